@@ -76,6 +76,11 @@ impl Cursor {
         (message, std::mem::take(&mut self.missed))
     }
 
+    /// Returns whether it [stopped](Self::stop).
+    pub(super) fn has_stopped(&self) -> bool {
+        self.next >= END
+    }
+
     /// Goes to a place where no message comes, of which the publisher is not told.
     pub(super) fn stop(&mut self) {
         self.next = END;

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use crate::broadcast::cursor::Cursor;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::opening::open;
+use crate::broadcast::payload::Payload;
 use crate::broadcast::record::Published;
-use crate::broadcast::sample::{Body, InSlot, Rare, Sample};
+use crate::broadcast::sample::{Body, Rare, Sample};
 use crate::broadcast::slots::{Look, SlotReader};
 use crate::broadcast::topic;
 use crate::channel::attachment::borrow_whole;
@@ -24,7 +25,7 @@ use crate::channel::hold::{Hold, HoldLimits};
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::segment_cache::SegmentCache;
 use crate::channel::{ExtensionSlot, Metadata, Watch};
-use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError, memory};
+use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError};
 use crate::handshake::packet::Reason;
 use crate::handshake::peer::Peer;
 use crate::handshake::{Policy, layout};
@@ -33,11 +34,12 @@ use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::link::waiter::Waiter;
 use crate::patience::RecvPatience;
+use crate::ring::Header;
 use crate::shm::{OwnWords, PeerMapping, PeerSegment, PeerWords};
 use crate::sync::Edge;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
-/// Slots that one look passes over at most: twice as many as a topic can have, so no look at an honest publisher ends by it. One
+/// Slots that one look passes over at most: twice as many as a topic can have. One
 /// that lies about its slots holds the caller for about a millisecond, and then the caller looks at its deadline.
 const SKIPS: u32 = 1 << 17;
 
@@ -70,12 +72,7 @@ enum Outcome {
 struct Taken {
     message: u64,
     missed: u64,
-    /// Bytes of the payload, in the feed's buffer, behind the metadata.
-    start: usize,
-    end: usize,
     rare: Option<Box<Rare>>,
-    /// The payload is not copied.
-    in_slot: bool,
 }
 
 /// The reading of one publisher.
@@ -91,12 +88,10 @@ pub(crate) struct Feed {
     segments: SegmentCache,
     extension: Option<Arc<ExtensionSlot>>,
     /// The payload of the message that was taken last.
-    payload: Vec<u8>,
+    payload: Payload,
     /// The message that was taken last. It stands here and is not returned: a processor waits for each load of two words that
     /// were just stored one by one, and a move is such a load.
     taken: Taken,
-    /// Where the payload of the message that was taken last lies, if it is not copied.
-    in_slot: InSlot,
     is_armed: bool,
     /// The thread serves several peers.
     takes_turns: bool,
@@ -144,9 +139,8 @@ impl Feed {
             hold_limits: HoldLimits { messages: topic.hold_limit, bytes: topic.hold_bytes },
             segments: SegmentCache::default(),
             extension: None,
-            payload: zeroed(geometry.room())?,
+            payload: Payload::new(words, link.clone()),
             taken: Taken::default(),
-            in_slot: InSlot::new(words, link.clone()),
             is_armed: false,
             takes_turns: false,
             skipped: 0,
@@ -200,9 +194,8 @@ impl Feed {
     /// Returns the sample of the message that was taken last.
     #[inline(always)]
     pub(super) fn sample(&mut self, restarted: bool) -> Sample<'_> {
-        let Taken { message, missed, start, end, ref mut rare, in_slot } = self.taken;
-        let in_slot = in_slot.then_some(&self.in_slot);
-        Sample::new(&self.payload[start..end], in_slot, rare.take(), (message, missed), restarted)
+        let Taken { message, missed, ref mut rare } = self.taken;
+        Sample::new(&self.payload, rare.take(), (message, missed), restarted)
     }
 
     /// Notes that a thread sleeps on the socket.
@@ -225,10 +218,14 @@ impl Feed {
     #[inline(always)]
     pub(super) fn take(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         self.leave_slot();
+        self.link.own().generation().check()?;
         let mut in_vain = false;
         loop {
             // The health comes first: what was published before the end is found after it.
             let is_alive = self.link.is_alive();
+            if !is_alive && self.cursor.has_stopped() {
+                return Err(self.end().into());
+            }
             if self.look()? {
                 if self.is_armed {
                     self.disarm();
@@ -274,7 +271,13 @@ impl Feed {
     #[cold]
     fn await_turn(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         check_time(patience)?;
-        std::thread::sleep(self.take_rest().unwrap_or_default());
+        let rest = self.take_rest().unwrap_or_default();
+        std::thread::sleep(match patience {
+            RecvPatience::Until(deadline) => {
+                rest.min(deadline.saturating_duration_since(Instant::now()))
+            }
+            _ => rest,
+        });
         Ok(())
     }
 
@@ -325,7 +328,11 @@ impl Feed {
     /// Takes the next message as [`take`](Self::take) does, without waiting and without arming: the caller polls.
     pub(super) fn poll(&mut self) -> Result<(), TryRecvError> {
         self.leave_slot();
+        self.link.own().generation().check()?;
         let is_alive = self.link.is_alive();
+        if !is_alive && self.cursor.has_stopped() {
+            return Err(self.end().into());
+        }
         let taken = self.look();
         if self.skipped >= FREE_SKIPS {
             self.pay();
@@ -415,7 +422,7 @@ impl Feed {
                             Outcome::Again => {}
                             Outcome::Later => return Ok(false),
                         }
-                        cost += self.slots.geometry().room() as u32 / 64;
+                        cost += lines(word);
                     }
                 }
                 Look::Nothing => {
@@ -470,24 +477,29 @@ impl Feed {
         };
         let len = published.len_in_slot();
         let place = self.slots.payload(message);
-        // The publisher knows a position, and overwrites nothing behind it.
         if len > COPIED && published.is_plain() && self.cursor.is_kept() {
-            let (message, missed) = self.cursor.take();
-            self.in_slot.show(place, len);
-            self.taken = Taken { message, missed, in_slot: true, ..Taken::default() };
+            self.show(place, len);
             return Ok(Outcome::Taken);
         }
-        self.slots.words().bytes(place, len).copy_to(&mut self.payload[..len]);
+        self.slots.words().bytes(place, len).copy_to(self.payload.room(len)?);
         if !self.slots.is_whole(message) {
             return Ok(Outcome::Gone);
         }
         if published.is_plain() {
             let (message, missed) = self.cursor.take();
-            self.taken = Taken { message, missed, end: len, ..Taken::default() };
+            self.taken = Taken { message, missed, rare: None };
+            self.payload.is_copied((0, len));
             self.tell(false);
             return Ok(Outcome::Taken);
         }
         self.read_rare(message, published, len)
+    }
+
+    /// Takes a message without a copy. The publisher overwrites nothing from the position on that it knows.
+    fn show(&mut self, place: usize, len: usize) {
+        let (message, missed) = self.cursor.take();
+        self.taken = Taken { message, missed, rare: None };
+        self.payload.is_in_slot((place, len));
     }
 
     /// Takes a message that has more than its slot's bytes, if it is not withdrawn meanwhile.
@@ -499,7 +511,8 @@ impl Feed {
             Err(error) => return self.missing(message, error),
         };
         let (message, missed) = self.cursor.take();
-        self.taken = Taken { message, missed, start, end, rare: Some(rare), in_slot: false };
+        self.taken = Taken { message, missed, rare: Some(rare) };
+        self.payload.is_copied((start, end));
         self.tell(true);
         Ok(Outcome::Taken)
     }
@@ -538,7 +551,8 @@ impl Feed {
         published: Published,
         mut len: usize,
     ) -> Result<Option<(usize, usize, Box<Rare>)>> {
-        let Self { slots, cursor, hold_limits: limits, session, segments, payload, .. } = self;
+        let Self { slots, cursor, hold_limits: limits, session, segments, .. } = self;
+        let payload = self.payload.buffer();
         let mut hold = None;
         if published.has_memory() {
             let Some(taken) = Hold::take(session, *limits, message) else {
@@ -574,9 +588,8 @@ impl Feed {
 
     /// Notes that the caller is done with a message that was not copied.
     #[inline(always)]
-    fn leave_slot(&mut self) {
-        if self.taken.in_slot {
-            self.taken.in_slot = false;
+    pub(super) fn leave_slot(&mut self) {
+        if self.payload.leave_slot() {
             self.tell(false);
         }
     }
@@ -650,12 +663,10 @@ impl Drop for Feed {
     }
 }
 
-/// Returns a buffer for so many bytes, which the publisher chooses.
-fn zeroed(len: usize) -> Result<Vec<u8>> {
-    let mut buffer = Vec::new();
-    memory::reserve(&mut buffer, len)?;
-    buffer.resize(len, 0);
-    Ok(buffer)
+/// Returns the lines that a copy of a message with this header takes.
+#[cold]
+fn lines(header: u64) -> u32 {
+    Header::from_word(header).map_or(0, |header| header.len() as u32 / 64)
 }
 
 /// Checks that time is left after a wait that ended without a message: a publisher that lies ends every wait at once.

@@ -48,6 +48,7 @@ mod layout;
 mod models;
 mod opening;
 mod options;
+mod payload;
 mod publisher;
 mod record;
 mod reservation;

@@ -400,46 +400,6 @@ fn an_eviction_fails_without_recheck() {
     assert!(failure_without(Edge::Recheck, evicted).contains("passed for a right one"));
 }
 
-/// A publisher gives up a subscriber that reads a message in its slot, and overwrites it without a wait: what was read is
-/// right, or the mark says that it may be wrong.
-fn given_up_in_place() {
-    loom::model(|| {
-        let (mut writer, reader) = ends(2);
-        let mark = LoomWords::new(8);
-        writer.send();
-        let reading = {
-            let mark = mark.clone();
-            thread::spawn(move || {
-                if matches!(reader.slots.look(1), Look::Message(_)) {
-                    let seen = reader.words.load(Topic::place(reader.slots.payload(1)));
-                    // `Link::check_loans`
-                    Edge::Recheck.acquire();
-                    assert!(seen == 1 || mark.load(0) != 0, "a wrong look passed for a right one");
-                }
-            })
-        };
-        // `Seat::is_waited_for` or `Seat::evict`.
-        mark.store(0, 1, Ordering::Relaxed);
-        (0..2).for_each(|_| writer.send());
-        reading.join().unwrap();
-    });
-}
-
-#[test]
-fn what_is_seen_in_a_slot_is_right_or_known_to_be_wrong() {
-    given_up_in_place();
-}
-
-#[test]
-fn a_look_in_place_fails_without_overwrite() {
-    assert!(failure_without(Edge::Overwrite, given_up_in_place).contains("passed for a right one"));
-}
-
-#[test]
-fn a_look_in_place_fails_without_recheck() {
-    assert!(failure_without(Edge::Recheck, given_up_in_place).contains("passed for a right one"));
-}
-
 /// A publisher evicts a subscriber and withdraws the message that comes next there, without a wait for it.
 fn withdrawn_after_an_eviction() {
     loom::model(|| {

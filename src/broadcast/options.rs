@@ -7,6 +7,9 @@ use crate::handshake::Policy;
 use crate::handshake::packet::{HOLDS, SLOT_LEN, Topic};
 use crate::handshake::role::Admission;
 
+/// The most bytes of all slots.
+const TOPIC: u64 = 1 << 30;
+
 /// The options of a publisher.
 ///
 /// # Examples
@@ -134,6 +137,9 @@ impl PublishOptions {
         }
         if !slot_len.is_power_of_two() || !(64..=SLOT_LEN).contains(&slot_len) {
             return wrong("slot_len", slot_len, "a power of two from 64 to 2097152");
+        }
+        if u64::from(slots) * u64::from(slot_len) > TOPIC {
+            return wrong("slot_len", slot_len, "at most 1 GiB divided by slots");
         }
         if history >= slots {
             return wrong("history", history, "less than slots");

@@ -1,38 +1,10 @@
 //! A received message of a topic.
 
-use std::sync::Arc;
-
+use crate::broadcast::payload::Payload;
 use crate::channel::{LentRange, MessageKind, Metadata};
 use crate::error::{Result, TensorFault};
-use crate::link::link::Link;
-use crate::shm::{Bytes, PeerMapping};
+use crate::shm::Bytes;
 use crate::tensor::{Tensor, TensorSet};
-
-/// A payload in its slot, which the publisher leaves alone until it knows a position behind the message.
-#[derive(Debug)]
-pub(super) struct InSlot {
-    topic: PeerMapping,
-    link: Arc<Link>,
-    place: usize,
-    len: usize,
-}
-
-impl InSlot {
-    /// Returns an empty payload of a topic.
-    pub(super) fn new(topic: PeerMapping, link: Arc<Link>) -> Self {
-        Self { topic, link, place: 0, len: 0 }
-    }
-
-    /// Makes it the payload of `len` bytes that starts so many bytes from the start of the topic.
-    #[inline(always)]
-    pub(super) fn show(&mut self, place: usize, len: usize) {
-        (self.place, self.len) = (place, len);
-    }
-
-    fn bytes(&self) -> Bytes<'_> {
-        self.topic.bytes(self.place, self.len)
-    }
-}
 
 /// Where the bytes of a message are.
 #[derive(Debug)]
@@ -83,9 +55,8 @@ pub type OwnedSample = Sample<'static>;
 /// ```
 #[derive(Debug)]
 pub struct Sample<'a> {
-    payload: &'a [u8],
-    /// Instead of `payload`.
-    in_slot: Option<&'a InSlot>,
+    /// `None`: the sample borrows nothing.
+    payload: Option<&'a Payload>,
     rare: Option<Box<Rare>>,
     sequence: u64,
     missed: u64,
@@ -95,18 +66,17 @@ pub struct Sample<'a> {
 impl<'a> Sample<'a> {
     #[inline(always)]
     pub(super) fn new(
-        payload: &'a [u8],
-        in_slot: Option<&'a InSlot>,
+        payload: &'a Payload,
         rare: Option<Box<Rare>>,
         (sequence, missed): (u64, u64),
         restarted: bool,
     ) -> Self {
-        Self { payload, in_slot, rare, sequence, missed, restarted }
+        Self { payload: Some(payload), rare, sequence, missed, restarted }
     }
 
-    /// Returns the bytes that were copied for it.
-    pub(crate) fn copied(&self) -> usize {
-        self.payload.len()
+    /// Returns the bytes of its slot, which were copied or are to be read.
+    pub(crate) fn len_in_slot(&self) -> usize {
+        self.payload.map_or(0, Payload::len)
     }
 
     #[inline(always)]
@@ -149,7 +119,7 @@ impl<'a> Sample<'a> {
     #[inline]
     pub fn len(&self) -> usize {
         match self.body() {
-            Body::Slot => self.in_slot.map_or(self.payload.len(), |payload| payload.len),
+            Body::Slot => self.payload.map_or(0, Payload::len),
             Body::Owned(bytes) => bytes.len(),
             Body::Block(range) => range.bytes().len(),
             Body::Tensor(_) | Body::Tensors(_) => 0,
@@ -170,13 +140,9 @@ impl<'a> Sample<'a> {
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         match self.body() {
-            Body::Slot => match self.in_slot {
-                None => Ok(Bytes::of(self.payload)),
-                Some(payload) => {
-                    payload.link.check_loans()?;
-                    Ok(payload.bytes())
-                }
-            },
+            Body::Slot => {
+                self.payload.map_or(Ok(Bytes::of(&[])), |payload| payload.bytes(self.sequence))
+            }
             Body::Owned(bytes) => Ok(Bytes::of(bytes)),
             Body::Block(range) => {
                 range.check()?;
@@ -216,9 +182,9 @@ impl<'a> Sample<'a> {
     /// Checks that what was read is what the publisher has sent.
     #[inline]
     fn check(&self) -> Result<()> {
-        match (self.body(), self.in_slot) {
-            (Body::Block(range), _) => range.check(),
-            (_, Some(payload)) => payload.link.check_loans(),
+        match self.body() {
+            Body::Slot => self.payload.map_or(Ok(()), |payload| payload.check(self.sequence)),
+            Body::Block(range) => range.check(),
             _ => Ok(()),
         }
     }
@@ -264,7 +230,7 @@ impl<'a> Sample<'a> {
         if let Some(copy) = copy {
             rare.body = Body::Owned(copy);
         }
-        Ok(Sample { payload: &[], in_slot: None, rare: Some(rare), sequence, missed, restarted })
+        Ok(Sample { payload: None, rare: Some(rare), sequence, missed, restarted })
     }
 
     /// Takes the tensors of the message, with its metadata. A message of bytes gives an empty set.

@@ -109,9 +109,14 @@ impl Seat {
         self.session.link.peer().clone()
     }
 
-    /// Returns whether the subscriber reads no further message.
+    /// Returns whether the subscriber reads no further message. One whose link has ended may not know of it, so what it reads of
+    /// the pool from here on is revoked.
     pub(super) fn is_over(&self) -> bool {
-        self.session.link.peer_left() || !self.session.link.is_alive()
+        let is_alive = self.session.link.is_alive();
+        if !is_alive {
+            self.revoke();
+        }
+        !is_alive || self.session.link.peer_left()
     }
 
     /// Returns the number of the message that the subscriber reads next. `newest` is the last one.
@@ -137,15 +142,7 @@ impl Seat {
     /// Returns whether the publisher waits for this subscriber before it overwrites or withdraws a message that the subscriber
     /// has not read.
     pub(super) fn is_waited_for(&self) -> bool {
-        if self.policy != Policy::Every {
-            return false;
-        }
-        let is_alive = self.session.link.is_alive();
-        if !is_alive {
-            // The subscriber may not know of the end, and read what this side overwrites next.
-            self.revoke();
-        }
-        is_alive && !self.session.link.peer_left()
+        self.policy == Policy::Every && !self.is_over()
     }
 
     /// Returns the messages that the subscriber holds. One before its first message is a lie, and holds nothing.

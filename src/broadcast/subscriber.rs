@@ -18,6 +18,9 @@ use crate::patience::{RecvPatience, after};
 use crate::transport::Context;
 use crate::wake::SpinPolicy;
 
+/// The least time for the handshake with the next publisher: its process may have to wait for a processor.
+const HANDSHAKE: Duration = Duration::from_millis(100);
+
 /// The pause before the next look for a publisher.
 const RETRY: Duration = Duration::from_millis(2);
 
@@ -132,7 +135,8 @@ impl Subscriber {
         }
     }
 
-    /// Receives as [`recv`](Self::recv) does. It waits until `deadline`.
+    /// Receives as [`recv`](Self::recv) does. It waits until `deadline`, or some 100 ms longer if somebody has the address who does
+    /// not answer.
     ///
     /// # Errors
     ///
@@ -157,6 +161,14 @@ impl Subscriber {
             Ok(()) => Ok(self.sample()),
             Err(TryRecvError::Empty) => Err(TryRecvError::Empty),
             Err(error) => Ok(self.over(error)?),
+        }
+    }
+
+    /// Tells the publisher that this subscriber is done with the last sample, as the next receive does. A message that lies
+    /// [in its slot](crate::broadcast::PublishOptions::slot_len) can be overwritten from here on.
+    pub fn release(&mut self) {
+        if let Some(feed) = &mut self.feed {
+            feed.leave_slot();
         }
     }
 
@@ -377,7 +389,8 @@ impl Joining {
     fn join_until(&self, until: Option<Instant>) -> Result<Feed> {
         let Self { context, address, policy } = self;
         let (since, longest) = (Instant::now(), context.handshake_deadline());
-        let deadline = until.map_or(longest, |until| until.min(longest));
+        // Short deadlines would end each handshake before the publisher's process has a turn.
+        let deadline = until.map_or(longest, |until| until.max(since + HANDSHAKE).min(longest));
         let session = context.join(address, *policy, deadline)?.session;
         Feed::join(session, *policy, context.spin_option(), (since, deadline))
     }

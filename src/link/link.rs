@@ -250,7 +250,7 @@ impl Link {
     /// [`ErrorKind::LoanRevoked`]
     #[inline(always)]
     pub(crate) fn check_loans(&self) -> Result<()> {
-        // Pairs with `Tables::count_out` and `SlotWriter::begin`: a load that saw what the peer wrote there next is followed by one of the mark.
+        // Pairs with `Tables::count_out`: a load that saw what the peer wrote there next is followed by one of the mark.
         Edge::Recheck.acquire();
         if self.peer.load(layout::REVOKED) == 0 { Ok(()) } else { Err(revoked()) }
     }

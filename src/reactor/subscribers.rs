@@ -343,7 +343,7 @@ impl Subscribed {
             let taken = if in_vain { subscriber.arm_joined() } else { subscriber.poll_joined() };
             let (answer, next) = match taken {
                 Ok(Some(sample)) => {
-                    bytes += sample.copied();
+                    bytes += sample.len_in_slot();
                     (contain(|| callback(Ok(Some(sample)))), None)
                 }
                 Ok(None) => (contain(|| callback(Ok(None))), Some(Turn::Ended)),

@@ -50,7 +50,8 @@ impl MappedSegments {
         let key = (peer, PeerSegment::identify(&fd, len)?);
         let lock = || self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lock().mappings.get(&key).and_then(WeakMapping::upgrade);
-        if let Some(mapping) = known {
+        // Before Linux 5.9 the numbers of inodes come again.
+        if let Some(mapping) = known.filter(|mapping| mapping.len() == len) {
             return Ok(PeerSegment::shared(mapping, len, Box::new(charge)));
         }
         let segment = PeerSegment::map(fd, (len, is_counted), len, prefault)?;

@@ -540,6 +540,11 @@ impl PeerMapping {
         debug_assert!(charged.is_ok(), "a mapping counts for one account");
     }
 
+    /// Returns the length in bytes, without a mirror.
+    pub(super) fn len(&self) -> usize {
+        self.view.span.len
+    }
+
     /// Returns a reference that does not keep the memory mapped.
     pub(super) fn downgrade(&self) -> WeakMapping {
         WeakMapping(Arc::downgrade(&self.view.span))

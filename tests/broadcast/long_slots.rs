@@ -91,15 +91,58 @@ fn is_revoked(sample: slipring::broadcast::Sample<'_>) {
 }
 
 #[test]
-fn an_evicted_subscriber_cannot_read_a_message_in_its_slot() {
+fn an_evicted_subscriber_reads_no_byte_of_another_message() {
     let (mut stage, mut every) = begun();
     stage.publisher.send(&[1; 5000]).unwrap();
     let sample = every.recv().unwrap().unwrap();
     let id = stage.publisher.subscribers()[0].id();
     assert!(stage.publisher.evict(id));
+    assert_eq!(sample.to_vec().unwrap(), [1; 5000]);
+    for number in 2..9u8 {
+        stage.publisher.send(&[number; 5000]).unwrap();
+    }
     is_revoked(sample);
     let error = every.recv().unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Evicted { cause: Eviction::Asked });
+}
+
+#[test]
+fn an_evicted_subscriber_is_told_so_after_what_it_can_read() {
+    let (mut stage, mut every) = begun();
+    for number in 1..3u8 {
+        stage.publisher.send(&[number; 5000]).unwrap();
+    }
+    let id = stage.publisher.subscribers()[0].id();
+    assert!(stage.publisher.evict(id));
+    for number in 1..3u8 {
+        assert_eq!(next(&mut every).0, [number; 5000]);
+    }
+    let error = every.recv().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Evicted { cause: Eviction::Asked });
+}
+
+#[test]
+fn what_was_published_before_the_end_is_read_after_it() {
+    let (mut stage, mut every) = begun();
+    for number in 1..4u8 {
+        stage.publisher.send(&[number; 5000]).unwrap();
+    }
+    drop(stage.publisher);
+    for number in 1..4u8 {
+        assert_eq!(next(&mut every).0, [number; 5000]);
+    }
+}
+
+#[test]
+fn a_released_message_is_overwritten_before_the_next_receive() {
+    let mut stage = Stage::new(PublishOptions::new().slots(2).slot_len(4096).newest_limit(1));
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    for number in 0..4u8 {
+        stage.publisher.try_send(&[number; 2000]).unwrap();
+        let copy = every.recv().unwrap().unwrap().into_owned().unwrap();
+        every.release();
+        assert_eq!(copy.to_vec().unwrap(), [number; 2000]);
+    }
 }
 
 #[test]

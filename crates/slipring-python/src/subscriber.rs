@@ -34,7 +34,9 @@ impl Subscriber {
             || Deadline::after(timeout),
             |_| Ok(None),
             |subscriber, until| {
-                Ok(subscriber.recv_deadline(until)?.map(Borrowed::into_owned).transpose())
+                let owned = subscriber.recv_deadline(until)?.map(Borrowed::into_owned).transpose();
+                subscriber.release();
+                owned
             },
         )?;
         found.map(|sample| Sample::new(py, sample)).transpose()
@@ -59,8 +61,11 @@ impl Subscriber {
         let mut subscriber = self.subscriber.lock(py)?;
         let subscriber = &mut *subscriber;
         // Without a publisher it looks for one, which takes a handshake.
-        let found: Result<Option<OwnedSample>, TryRecvError> =
-            py.detach(|| Ok(subscriber.try_recv()?.map(Borrowed::into_owned).transpose()?));
+        let found: Result<Option<OwnedSample>, TryRecvError> = py.detach(|| {
+            let owned = subscriber.try_recv()?.map(Borrowed::into_owned).transpose();
+            subscriber.release();
+            Ok(owned?)
+        });
         match found {
             Ok(Some(sample)) => Sample::new(py, sample).map(Some),
             Ok(None) => Err(raise(ErrorKind::PeerClosed.into())),

@@ -148,7 +148,15 @@ pub(super) struct TaskTurn {
     done: u32,
 }
 
+/// Bytes whose copy counts as a step.
+const STEP: usize = 4096;
+
 impl TaskTurn {
+    /// Counts the copy of so many bytes.
+    pub(super) fn copied(&mut self, bytes: usize) {
+        self.done += (bytes / STEP) as u32;
+    }
+
     /// Counts a step. Returns whether the task lets others run first.
     #[inline]
     pub(super) fn is_over(&mut self) -> bool {

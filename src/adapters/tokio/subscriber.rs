@@ -13,9 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use crate::adapters::tokio::shared::{TaskTurn, Watched, watch_link};
-use crate::broadcast::{
-    Feed, OwnedSample, Policy, Sample, SubscribeOptions, Subscriber, is_absent,
-};
+use crate::broadcast::{Feed, OwnedSample, Policy, SubscribeOptions, Subscriber, is_absent};
 use crate::error::TryRecvError;
 use crate::link::LinkSocket;
 use crate::patience::after;
@@ -175,7 +173,13 @@ impl AsyncSubscriber {
                 match taken {
                     Ok(sample) => {
                         self.polling.end();
-                        return Poll::Ready(sample.map(Sample::into_owned).transpose());
+                        let owned = sample.map(|sample| {
+                            self.turn.copied(sample.len_in_slot());
+                            sample.into_owned()
+                        });
+                        // Nobody else has the sample.
+                        self.inner.release();
+                        return Poll::Ready(owned.transpose());
                     }
                     Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(error)),
                     Err(TryRecvError::Empty) => {
