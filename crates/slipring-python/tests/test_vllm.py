@@ -568,20 +568,20 @@ def test_each_error_of_a_reader_that_is_gone_is_an_object_of_its_own() -> None:
 def test_memory_that_a_reader_holds_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_queue, "_quota", lambda: 64 << 20)
     writer, reader = pair(None)
-    # There is room for two: the last one, which the writer keeps, and one that a reader holds.
+    # There is room for two, and the reader holds them.
     array = np.ones(24 << 20, dtype="uint8")
-    writer.enqueue(array)
-    held = reader.dequeue(timeout=LONG)
-    writer.enqueue(array)
-    assert reader.dequeue(timeout=LONG)[-1] == 1
+    held = []
+    for _ in range(2):
+        writer.enqueue(array)
+        held.append(reader.dequeue(timeout=LONG))
     with pytest.raises(TimeoutError):
         writer.enqueue(array, timeout=0.2)
     with pytest.raises(slipring.ResourceLimit):
         writer.enqueue(np.ones(80 << 20, dtype="uint8"), timeout=LONG)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(writer.enqueue, array, LONG)
-        assert held[-1] == 1
-        del held
+        assert [each[-1] for each in held] == [1, 1]
+        held.clear()
         assert reader.dequeue(timeout=LONG)[-1] == 1
         waiting.result(LONG)
 
