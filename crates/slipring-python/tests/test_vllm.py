@@ -24,7 +24,8 @@ import original
 import slipring
 import slipring.vllm
 from conftest import LONG
-from slipring.vllm import _handle, _objects, _original, _plugin, _queue, _ranks, _remote
+from slipring import _objects
+from slipring.vllm import _handle, _original, _plugin, _queue, _ranks, _remote
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -448,8 +449,8 @@ class FakeTensor:
         self.dtype = f"torch.{array.dtype}"
         self.shape = array.shape
 
-    def contiguous(self) -> FakeTensor:
-        return self
+    def is_contiguous(self) -> bool:
+        return True
 
     def reshape(self, length: int) -> FakeTensor:
         return FakeTensor(self.array.reshape(length))

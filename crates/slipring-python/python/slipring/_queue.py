@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import queue
 import select
@@ -29,8 +30,11 @@ _numbers = itertools.count()
 # No process waits longer, in seconds, and a lock takes it.
 _FOREVER = 1e6
 
-# How long a getter sleeps between two looks at all producers, if it has several.
+# How long a getter sleeps between two looks at all producers while no descriptor wakes it.
 _PAUSE = 0.0005
+
+# The longest sleep of a getter.
+_SLICE = 0.01
 
 # How long the first `put` that does not wait gives the getter to accept the connection.
 _HANDSHAKE = 0.1
@@ -111,6 +115,7 @@ class Queue:
         self._name = f"slipring-queue-{os.getpid()}-{next(_numbers)}-{time.monotonic_ns():x}"
         self._listener: Listener | None = self._context.listen(self._name)
         self._sources: list[Connection] = []
+        self._waking: select.poll | None = None
         self._ready: deque[Any] = deque()
         self._lock = threading.Lock()
         # The thread that has it gets, so no item passes another one.
@@ -120,15 +125,16 @@ class Queue:
         self._is_closed = False
         _queues.add(self)
 
-    def __getstate__(self) -> tuple[str, _Places | None]:
+    def __getstate__(self) -> tuple[Any, ...]:
         return self._name, self._places
 
-    def __setstate__(self, state: tuple[str, _Places | None]) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._name, self._places = state
         self._pid = 0
-        self._context = Context.default()
+        self._context = self._own_context()
         self._listener = None
         self._sources = []
+        self._waking = None
         self._ready = deque()
         self._lock = threading.Lock()
         self._getting = threading.Lock()
@@ -161,10 +167,7 @@ class Queue:
             raise Full
         is_put = False
         try:
-            if isinstance(item, (bytes, bytearray, memoryview)):
-                out.send(item, timeout=wait())
-            else:
-                out.send_tensors(item if isinstance(item, dict) else [item], timeout=wait())
+            self._send(out, item, wait)
             is_put = True
         except TimedOut:
             raise Full from None
@@ -175,6 +178,17 @@ class Queue:
     def put_nowait(self, item: Any) -> None:
         """Puts as ``put`` does, and does not wait for room."""
         self.put(item, block=False)
+
+    def _send(self, out: Connection, item: Any, wait: Callable[[], float]) -> None:
+        """Sends an item. ``wait`` returns how long that may take from now on."""
+        if isinstance(item, (bytes, bytearray, memoryview)):
+            out.send(item, timeout=wait())
+        else:
+            out.send_tensors(item if isinstance(item, dict) else [item], timeout=wait())
+
+    def _own_context(self) -> Context:
+        """Returns the context by which a process that did not make the queue puts."""
+        return Context.default()
 
     def _connect(self, timeout: float) -> Connection:
         if self._is_closed:
@@ -189,7 +203,7 @@ class Queue:
                 if (listener := self._gets()) is not None:
                     out = self._connect_to_self(listener)
                 else:
-                    out = Context.default().connect(self._name, timeout=max(0.0, end - time.monotonic()))
+                    out = self._own_context().connect(self._name, timeout=max(0.0, end - time.monotonic()))
                 self._out, self._out_pid = out, os.getpid()
             return out
         except TimedOut:
@@ -235,6 +249,10 @@ class Queue:
             self._getting.release()
         if self._places is not None:
             self._places.give()
+        return self._load(item)
+
+    def _load(self, item: Any) -> Any:
+        """Returns what ``get`` returns of an item that was taken in."""
         return item
 
     def _next(self, block: bool, end: float | None) -> Any:
@@ -245,13 +263,18 @@ class Queue:
                 if self._poll(listener):
                     return self._ready.popleft()
                 only = self._sources[0] if len(self._sources) == 1 else None
+                waking, self._waking = self._waking, self._waking or self._descriptors(listener)
             if not block or (end is not None and time.monotonic() >= end):
                 raise Empty
+            # Others may join meanwhile, or another thread closes the queue, so the wait is short.
+            wait = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
             if only is not None:
-                # Others may join meanwhile, so the wait is short.
-                self._wait(only, 0.01 if end is None else min(0.01, max(0.0, end - time.monotonic())))
+                self._wait(only, wait)
+            elif waking is not None:
+                waking.poll(math.ceil(wait * 1000))
             else:
-                time.sleep(_PAUSE)
+                # The descriptors tell of nothing before the next poll.
+                time.sleep(min(_PAUSE, wait))
 
     def get_nowait(self) -> Any:
         """Gets as ``get`` does, and does not wait."""
@@ -269,18 +292,43 @@ class Queue:
         with contextlib.suppress(Closed):
             while (source := listener.try_accept()) is not None:
                 self._sources.append(source)
+                self._waking = None
+
+    def _descriptors(self, listener: Listener) -> select.poll | None:
+        """Returns what tells of new producers and of items, from the next look at each on."""
+        waking = select.poll()
+        try:
+            for descriptor in (listener.fileno(), *(source.fileno() for source in self._sources)):
+                waking.register(descriptor, select.POLLIN)
+        except Error:
+            # One of them has ended, as the next look finds.
+            return None
+        return waking
 
     def _poll(self, listener: Listener) -> bool:
         """Takes at most one item of each producer. Returns whether there is one."""
         self._accept(listener)
         for source in list(self._sources):
             try:
-                if (item := _take(source)) is not None:
+                if (item := self._take(source)) is not None:
                     self._ready.append(item)
-            except (Closed, *_ENDED):
+            except (Closed, *_ENDED) as error:
                 with contextlib.suppress(ValueError):
                     self._sources.remove(source)
+                self._waking = None
+                self._ended(source, error)
         return bool(self._ready)
+
+    def _take(self, source: Connection) -> Any:
+        """Returns the next item of a producer, or ``None``."""
+        try:
+            message = source.try_recv()
+            return None if message is None else bytes(message)
+        except OtherKind:
+            return _item(source.try_recv_tensors())
+
+    def _ended(self, source: Connection, error: Exception) -> None:
+        """Takes notice of a producer whose items have come to their end."""
 
     def qsize(self) -> int:
         """Returns how many items the getter has taken in and not returned: a lower bound."""
@@ -328,15 +376,6 @@ class Queue:
 def _lock_timeout(timeout: float) -> float:
     """Returns a timeout that a lock takes."""
     return min(max(0.0, timeout), threading.TIMEOUT_MAX)
-
-
-def _take(source: Connection) -> Any:
-    """Returns the next item of a producer, or ``None``."""
-    try:
-        message = source.try_recv()
-        return None if message is None else bytes(message)
-    except OtherKind:
-        return _item(source.try_recv_tensors())
 
 
 def _item(tensors: Tensors | None) -> Tensor | dict[str, Tensor] | None:

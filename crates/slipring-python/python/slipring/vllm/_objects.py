@@ -11,20 +11,11 @@ The pickle names the buffers by their order (protocol 5, out of band), so arrays
 
 from __future__ import annotations
 
-import copyreg
 import pickle
 import struct
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-# Buffers of so many bytes lie beside the pickle. Shorter ones are in it, and their arrays are the reader's own.
-LONG_BUFFER = 64 << 10
-
-# A pickle of so many bytes is written into a block and loaded from there, which saves a copy on both sides.
-LONG_STREAM = 32 << 10
+from .. import _objects
 
 # A block starts at a multiple of 64 bytes, and so does each buffer in it: any element is aligned.
 _ALIGNMENT = 64
@@ -32,58 +23,11 @@ _ALIGNMENT = 64
 # The bytes that are copied before other threads may run: about 1 ms.
 _PIECE = 4 << 20
 
-_modules = sys.modules
 
+class Packer(_objects.Packer):
+    """Pickles one object after the other, and writes the block of a long one."""
 
-class _Pieces(list[Any]):
-    """A file to a pickler. Long bytes are not copied to it."""
-
-    write = list.append
-
-
-class Packer:
-    """Pickles one object after the other: each into pieces of a stream, and its long buffers."""
-
-    __slots__ = ("_clear_memo", "_dump", "_pickler", "buffers", "pieces", "stream")
-
-    def __init__(self) -> None:
-        self.pieces = _Pieces()
-        self.buffers: list[memoryview] = []
-        self.stream = 0
-        pickler = pickle.Pickler(self.pieces, 5, buffer_callback=self._is_in_band)
-        self._pickler, self._dump, self._clear_memo = pickler, pickler.dump, pickler.clear_memo
-
-    def _is_in_band(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < LONG_BUFFER:
-            return True
-        self.buffers.append(raw)
-        return False
-
-    def pack(self, item: Any) -> bytes | None:
-        """Pickles an object. Returns the message of a short one, and otherwise keeps it until ``clear()``.
-
-        After an exception the packer is of no more use.
-        """
-        if (torch := _modules.get("torch")) is not None and (tensor := getattr(torch, "Tensor", None)) is not None:
-            self._pickler.dispatch_table = copyreg.dispatch_table | {tensor: _reduce_tensor}
-        self._dump(item)
-        self._clear_memo()
-        pieces = self.pieces
-        if len(pieces) == 1 and not self.buffers and len(pieces[0]) < LONG_STREAM:
-            message: bytes = pieces.pop()
-            return message
-        self.stream = sum(map(len, pieces))
-        return None
-
-    def clear(self) -> None:
-        """Forgets a long object."""
-        self.pieces.clear()
-        self.buffers.clear()
-
-    def parts(self) -> list[bytes | memoryview]:
-        """Returns the pickle of a long object in one piece, and its long buffers."""
-        return [b"".join(self.pieces), *self.buffers]
+    __slots__ = ()
 
     def _header(self) -> bytes:
         lengths = [buffer.nbytes for buffer in self.buffers]
@@ -130,30 +74,3 @@ def _copy(block: memoryview, start: int, source: memoryview) -> int:
         upto = min(at + _PIECE, length)
         block[start + at : start + upto] = source[at:upto]
     return start + length
-
-
-def _reduce_tensor(tensor: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | str:
-    """Reduces a tensor of torch in memory of the host to its bytes, and any other one as torch does."""
-    import torch
-
-    reduced: tuple[Callable[..., Any], tuple[Any, ...]] | str
-    if tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.requires_grad:
-        try:
-            raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-        except RuntimeError:
-            # A conjugate view, for example: NumPy has no such array.
-            pass
-        else:
-            name = str(tensor.dtype).removeprefix("torch.")
-            return _rebuild_tensor, (pickle.PickleBuffer(raw), tuple(tensor.shape), name)
-    reduced = tensor.__reduce_ex__(5)
-    return reduced
-
-
-def _rebuild_tensor(raw: Any, shape: tuple[int, ...], name: str) -> Any:
-    """Returns a tensor in memory of its own: torch has no tensors that refuse a write."""
-    import torch
-
-    own = raw if isinstance(raw, bytearray) else bytearray(raw)
-    dtype = getattr(torch, name)
-    return torch.frombuffer(own, dtype=torch.uint8).view(dtype).view(shape) if own else torch.empty(shape, dtype=dtype)
