@@ -1,0 +1,454 @@
+"""The queues and the loader for users of torch.
+
+Torch is not in `requirements.txt`: its tests skip where it is not installed. What of the loader needs no torch is
+tested without it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import slipring
+import slipring.torch
+from conftest import LONG
+from slipring.torch import _results
+
+SPAWN = multiprocessing.get_context("spawn")
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+with_torch = pytest.mark.skipif(
+    not HAS_TORCH, reason="torch is not installed: its tensors and its loader are not checked"
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore::DeprecationWarning")
+
+if HAS_TORCH:
+    import torch
+    from torch.utils import data
+else:
+    torch = types.SimpleNamespace()  # type: ignore[assignment]
+    data = types.SimpleNamespace(Dataset=object, IterableDataset=object)
+
+
+# --- without torch ---
+
+
+def failure() -> str:
+    return f"failed: {type(sys.exc_info()[1]).__name__}"
+
+
+@pytest.fixture
+def results() -> Iterator[_results.Results]:
+    made = _results.Results(shared=False, failure=failure)
+    yield made
+    made.close()
+
+
+def put_batches(results: _results.Results, batches: list[Any], end: int | None) -> None:
+    for number, batch in enumerate(batches):
+        results.put((number, (lambda: 1) if isinstance(batch, str) and batch == "a lambda" else batch))
+    if end is not None:
+        os.kill(os.getpid(), end)
+
+
+def worker_of(results: _results.Results, *arguments: Any, method: str = "spawn") -> Any:
+    process = multiprocessing.get_context(method).Process(target=put_batches, args=(results, *arguments), daemon=True)
+    process.start()
+    return process
+
+
+def test_a_batch_that_cannot_be_pickled_is_a_failure_of_its_number(results: _results.Results) -> None:
+    process = worker_of(results, [np.ones(100_000), "a lambda", "text"], None)
+    assert results.get(timeout=LONG)[1].sum() == 100_000
+    number, text = results.get(timeout=LONG)
+    assert number == 1
+    assert text in ("failed: AttributeError", "failed: PicklingError")
+    assert results.get(timeout=LONG) == (2, "text")
+    process.join(LONG)
+
+
+def test_the_death_of_a_worker_ends_a_get_behind_its_batches(results: _results.Results) -> None:
+    process = worker_of(results, ["one", "two"], signal.SIGKILL)
+    first = results.get(timeout=LONG)
+    process.join(LONG)
+    assert [first, results.get(timeout=LONG)] == [(0, "one"), (1, "two")]
+    with pytest.raises(slipring.PeerDied, match=f"process {process.pid}"):
+        results.get(timeout=LONG)
+    with pytest.raises(slipring.Empty):
+        results.get(timeout=0.05)
+    assert _results.ends([process], 0) == [f"worker 0 (pid {process.pid}) was killed by SIGKILL"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_that_leaves_in_order_ends_no_get(results: _results.Results, method: str) -> None:
+    # A forked one ends without a tidy interpreter.
+    process = worker_of(results, ["one"], None, method=method)
+    assert results.get(timeout=LONG) == (0, "one")
+    process.join(LONG)
+    with pytest.raises(slipring.Empty):
+        results.get(timeout=0.2)
+    assert results._sources == []
+    assert _results.ends([process], 0) == []
+
+
+def leave(status: int) -> None:
+    os._exit(status)
+
+
+def test_the_ends_of_workers_are_named_by_their_ranks() -> None:
+    processes = [SPAWN.Process(target=leave, args=(status,)) for status in (0, 3)]
+    for process in processes:
+        process.start()
+    assert _results.ends(processes, LONG) == [f"worker 1 (pid {processes[1].pid}) has exited with status 3"]
+    processes[0].join(LONG)
+
+
+def test_a_worker_goes_on_after_the_end_of_its_loader(results: _results.Results) -> None:
+    late = pickle.loads(pickle.dumps(results))
+    with ThreadPoolExecutor(1) as pool:
+        # No get accepts the first connection.
+        putting = pool.submit(late.put, (0, "first"))
+        time.sleep(0.1)
+        assert not putting.done()
+        results.close()
+        assert putting.result(LONG) is None
+        assert pool.submit(late.put, (1, "second")).result(LONG) is None
+
+
+def test_the_loader_itself_puts_while_another_thread_gets(results: _results.Results) -> None:
+    # The thread that pins batches is ended so.
+    with ThreadPoolExecutor(1) as pool:
+        getting = pool.submit(results.get, timeout=LONG)
+        time.sleep(0.05)
+        results.put((None, None))
+        assert getting.result(LONG) == (None, None)
+
+
+def test_a_loader_without_torch_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "slipring.torch._loader", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="needs torch: pip install torch"):
+        _ = slipring.torch.DataLoader
+    with pytest.raises(AttributeError, match="no attribute 'Dataloader'"):
+        _ = slipring.torch.Dataloader
+
+
+def test_the_bench_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    program = "import sys; sys.modules['torch'] = None; from slipring.torch import bench; sys.exit(bench.main())"
+    command = [sys.executable, "-c", program, "--turns", "1", "--count", "6"]
+    assert subprocess.run(command, timeout=LONG, check=False).returncode == 0
+    out = capfd.readouterr().out
+    assert "ratio" in out
+    assert "torch is not installed: no rows of tensors and loaders" in out
+
+
+# --- tensors of torch ---
+
+
+@with_torch
+@pytest.mark.parametrize("shared", [False, True])
+def test_tensors_of_torch_come_as_they_were(shared: bool) -> None:
+    queue = slipring.torch.Queue(shared=shared)
+    sent = {
+        "long": torch.arange(100_000).reshape(10, 10_000),
+        "short": torch.arange(6.0).reshape(2, 3),
+        "bfloat16": torch.ones(100_000, dtype=torch.bfloat16),
+        "bool": torch.tensor([True, False] * 50_000),
+        "complex": torch.ones(3, dtype=torch.complex64).conj(),
+        "channels last": torch.randn(2, 3, 100, 100).to(memory_format=torch.channels_last),
+        "transposed": torch.randn(300, 200).T,
+        "gaps": torch.randn(300, 200)[:, ::2],
+        "expanded": torch.ones(1, 300).expand(300, 300),
+        "scalar": torch.tensor(5),
+        "empty": torch.empty(0, 4),
+        "gradient": torch.ones(3, requires_grad=True),
+        "sparse": torch.eye(3).to_sparse(),
+    }
+    queue.put(sent)
+    got = queue.get(timeout=LONG)
+    for name, tensor in sent.items():
+        assert got[name].dtype == tensor.dtype, name
+        assert torch.equal(got[name].to_dense(), tensor.to_dense()), name
+    assert got["gradient"].requires_grad
+    assert got["channels last"].is_contiguous(memory_format=torch.channels_last)
+    assert got["transposed"].stride() == sent["transposed"].stride()
+    queue.close()
+
+
+@with_torch
+def test_a_tensor_is_a_copy_that_can_be_written() -> None:
+    queue = slipring.torch.Queue()
+    queue.put([torch.ones(100_000), torch.ones(3)])
+    for tensor in queue.get(timeout=LONG):
+        tensor.add_(1)
+        assert tensor.sum() == 2 * len(tensor)
+    assert queue._sources[0].stats()["loans_held"] == 0
+    queue.close()
+
+
+@with_torch
+def test_a_shared_tensor_lies_in_the_memory_of_its_producer_until_it_is_dropped() -> None:
+    queue = slipring.torch.Queue(shared=True)
+    queue.put({"long": torch.ones(100_000), "short": torch.ones(3)})
+    got = queue.get(timeout=LONG)
+    (source,) = queue._sources
+    assert source.stats()["loans_held"] == 1
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "slipring" in line]
+    ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps if " r--s " in line]
+    assert any(start <= got["long"].data_ptr() < end for start, end in ranges)
+    part = got["long"][5:]
+    got["short"].add_(1)
+    del got
+    assert source.stats()["loans_held"] == 1
+    del part
+    assert source.stats()["loans_held"] == 0
+    queue.close()
+
+
+# --- the loader ---
+
+
+class Images(data.Dataset):  # type: ignore[misc]
+    def __init__(self, count: int = 32, wrong: int = -1, endless: int = -1, unpicklable: int = -1) -> None:
+        self.count, self.wrong, self.endless, self.unpicklable = count, wrong, endless, unpicklable
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.wrong:
+            raise KeyError(f"no image {index}")
+        while index == self.endless:
+            time.sleep(0.05)
+        return {
+            "image": torch.full((3, 96, 96), float(index)),
+            "label": index,
+            "noise": torch.rand(3),
+            "array": np.full(4, index),
+            "name": (lambda: 1) if index == self.unpicklable else f"image {index}",
+        }
+
+
+class Numbers(data.IterableDataset):  # type: ignore[misc]
+    def __iter__(self) -> Iterator[Any]:
+        info = data.get_worker_info()
+        # The workers end one after the other.
+        return iter([torch.full((20_000,), 100 * info.id + n) for n in range(2 + 3 * info.id)])
+
+
+def loader(dataset: Any, **options: Any) -> Any:
+    return slipring.torch.DataLoader(dataset, **{"batch_size": 4, "num_workers": 2, "timeout": LONG} | options)
+
+
+def flat(batches: Any) -> list[Any]:
+    return [
+        (
+            b["image"].shape,
+            b["image"][:, 2, 95, 95].tolist(),
+            b["label"].tolist(),
+            b["noise"].tolist(),
+            b["array"].tolist(),
+            b["name"],
+        )
+        for b in batches
+    ]
+
+
+@with_torch
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("options", [{}, {"shared": True, "persistent_workers": True, "shuffle": True}])
+def test_batches_are_those_of_the_loader_of_torch(method: str, options: dict[str, Any]) -> None:
+    lists = []
+    for kind in (slipring.torch.DataLoader, data.DataLoader):
+        options = {name: option for name, option in options.items() if name != "shared" or kind is not data.DataLoader}
+        made = kind(
+            Images(),
+            batch_size=4,
+            num_workers=2,
+            multiprocessing_context=method,
+            generator=torch.Generator().manual_seed(7),
+            **options,
+        )
+        lists.append([flat(made), flat(made)])
+    assert lists[0] == lists[1]
+    assert sorted(label for batch in lists[0][0] for label in batch[2]) == list(range(32))
+
+
+@with_torch
+def test_the_options_of_the_loader_of_torch_hold() -> None:
+    assert flat(loader(Images(8), num_workers=0, timeout=0))[1][2] == [4, 5, 6, 7]
+    assert [b[2] for b in flat(loader(Images(8), batch_size=1, batch_sampler=[[3, 1], [5]]))] == [[3, 1], [5]]
+    assert [b[2] for b in flat(loader(Images(10), drop_last=True, prefetch_factor=1))] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [b[2] for b in flat(loader(Images(8), sampler=[7, 6, 5, 4]))] == [[7, 6, 5, 4]]
+    summed = loader(Images(8), collate_fn=lambda batch: sum(sample["image"] for sample in batch))
+    assert [float(batch[0, 0, 0]) for batch in summed] == [6, 22]
+    single = loader(Images(3), batch_size=None)
+    assert [sample["label"] for sample in single] == [0, 1, 2]
+    seen = multiprocessing.SimpleQueue()
+    list(loader(Images(8), worker_init_fn=seen.put))
+    assert sorted(seen.get() for _ in range(2)) == [0, 1]
+    with pytest.raises(ValueError, match="non-negative"):
+        loader(Images(), num_workers=-1)
+
+
+@with_torch
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_an_iterable_dataset_end_one_after_the_other(persistent: bool) -> None:
+    made = loader(Numbers(), batch_size=None, persistent_workers=persistent)
+    for _ in range(2):
+        assert sorted(int(batch[-1]) for batch in made) == [0, 1, 100, 101, 102, 103, 104]
+
+
+@with_torch
+def test_an_exception_of_a_worker_comes_with_its_traceback_and_the_next_batches_follow() -> None:
+    batches = iter(loader(Images(wrong=5)))
+    assert next(batches)["label"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(KeyError, match=r"(?s)worker process 1.*__getitem__.*no image 5"):
+        next(batches)
+    assert next(batches)["label"].tolist() == [8, 9, 10, 11]
+
+
+@with_torch
+def test_a_batch_that_cannot_be_pickled_raises_in_the_loader() -> None:
+    batches = iter(loader(Images(unpicklable=5)))
+    next(batches)
+    with pytest.raises((AttributeError, pickle.PicklingError), match=r"(?s)worker process 1.*lambda"):
+        next(batches)
+    assert next(batches)["label"].tolist() == [8, 9, 10, 11]
+
+
+def waits_for_killed(pid: int, batches: Any, text: str) -> None:
+    def kill() -> None:
+        time.sleep(0.2)
+        os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RuntimeError, match=text):
+        next(batches)
+    killer.join()
+
+
+@with_torch
+@pytest.mark.parametrize("main", [True, False])
+def test_the_death_of_a_worker_is_told_with_its_rank_and_leaves_nothing(
+    main: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not main:
+        # Torch's handler of SIGCHLD runs in the main thread alone. Another one hears by the connection.
+        monkeypatch.setattr(data._utils.signal_handling, "_set_SIGCHLD_handler", lambda: None)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = set(os.listdir("/dev/shm"))
+    batches = iter(loader(Images(64, endless=20), num_workers=3, timeout=0))
+    for number in range(5):
+        assert next(batches)["label"][0] == 4 * number
+    workers = list(batches._workers)
+    text = rf"worker 2 \(pid {workers[2].pid}\) was killed by SIGKILL"
+    with ThreadPoolExecutor(1) as pool:
+        # A wait of a loader without a handler looks at its workers each 5 s.
+        run = waits_for_killed if main else lambda *args: pool.submit(waits_for_killed, *args).result(LONG)
+        start = time.monotonic()
+        run(workers[2].pid, batches, text)
+        if not main:
+            assert time.monotonic() - start < 5
+    batches._shutdown_workers()
+    assert not any(worker.is_alive() for worker in workers)
+    assert {name for name in set(os.listdir("/dev/shm")) - before if "slipring" in name or "torch" in name} == set()
+
+
+@with_torch
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_loader_that_is_dropped_early_waits_for_no_worker(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = iter(loader(Images(400), num_workers=3))
+    for _ in range(taken):
+        next(batches)
+    # Workers that hang are terminated, each after 5 s.
+    terminated: list[int] = []
+    workers = batches._workers
+    for worker in workers:
+        monkeypatch.setattr(worker, "terminate", lambda pid=worker.pid: terminated.append(pid))
+    # Batches come in meanwhile.
+    time.sleep(0.3)
+    batches._shutdown_workers()
+    for worker in workers:
+        worker.kill()
+    assert terminated == []
+
+
+@with_torch
+@pytest.mark.parametrize("shared", [False, True])
+def test_batches_that_are_kept_hold_no_descriptor(shared: bool) -> None:
+    made = loader(Images(400), batch_size=2, shared=shared, persistent_workers=True)
+    list(made)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    kept = list(made)
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    for number, batch in enumerate(kept):
+        assert batch["image"].min() == 2 * number
+        assert batch["image"].max() == 2 * number + 1
+    sources = made._iterator._worker_result_queue._sources
+    assert [source.stats()["loans_held"] > 0 for source in sources] == [shared] * 2
+    del kept, batch
+    gc.collect()
+    assert [source.stats()["loans_held"] for source in sources] == [0, 0]
+
+
+@with_torch
+def test_the_collation_of_a_worker_uses_no_shared_memory_of_torch() -> None:
+    def is_shared(batch: list[Any]) -> Any:
+        collated = data.default_collate(batch)
+        return [collated["image"].is_shared(), torch.equal(collated["image"][1], batch[1]["image"])]
+
+    assert list(loader(Images(4), collate_fn=is_shared)) == [[False, True]]
+
+
+@with_torch
+def test_64_workers_under_a_limit_of_1024_descriptors() -> None:
+    command = [sys.executable, "-m", "slipring.torch.bench", "--side", "slipring"]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=2 * LONG, check=False)
+    assert found.stdout.startswith("all 256 batches"), found.stdout
+    assert found.returncode == 0
+
+
+def load(pipe: Any) -> None:
+    batches = iter(loader(Images(400, endless=50)))
+    next(batches)
+    pipe.send([worker.pid for worker in batches._workers])
+    for _ in batches:
+        pass
+
+
+@with_torch
+def test_workers_end_with_their_killed_loader() -> None:
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=load, args=(theirs,))
+    process.start()
+    assert ours.poll(LONG)
+    workers = ours.recv()
+    process.kill()
+    process.join(LONG)
+    end = time.monotonic() + LONG
+    # The one whose item takes for ever looks for nothing.
+    while len([pid for pid in workers if os.path.exists(f"/proc/{pid}")]) > 1 and time.monotonic() < end:
+        time.sleep(0.05)
+    left = [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert len(left) <= 1
