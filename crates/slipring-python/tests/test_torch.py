@@ -373,6 +373,28 @@ def test_the_death_of_a_worker_is_told_with_its_rank_and_leaves_nothing(
 
 
 @with_torch
+def test_the_rank_is_told_if_the_handler_of_torch_raises_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    from slipring.torch import _loader
+
+    raised: list[int] = []
+
+    def interrupted(workers: Any, patience: float) -> list[str]:
+        if not raised:
+            raised.append(1)
+            raise RuntimeError("DataLoader worker is killed by signal")
+        return _results.ends(workers, patience)
+
+    monkeypatch.setattr(_loader, "ends", interrupted)
+    batches = iter(loader(Images(64, endless=20), num_workers=3, timeout=0))
+    for _ in range(5):
+        next(batches)
+    pid = batches._workers[2].pid
+    waits_for_killed(pid, batches, rf"worker 2 \(pid {pid}\) was killed by SIGKILL")
+    assert raised == [1]
+    batches._shutdown_workers()
+
+
+@with_torch
 @pytest.mark.parametrize("taken", [0, 1])
 def test_a_loader_that_is_dropped_early_waits_for_no_worker(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = iter(loader(Images(400), num_workers=3))

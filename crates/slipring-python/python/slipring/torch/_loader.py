@@ -55,10 +55,17 @@ class _Iterator(_MultiProcessingDataLoaderIter):
         except (RuntimeError, PeerDied) as error:
             # Only the lost connection comes before the status of its process.
             patience = _PATIENCE if isinstance(error, PeerDied) else 0
-            dead = ends(self._workers, patience)
+            dead = self._dead(patience)
             if not dead:
                 raise
             raise RuntimeError(f"a DataLoader worker exited unexpectedly: {', '.join(dead)}") from error
+
+    def _dead(self, patience: float) -> list[str]:
+        try:
+            return ends(self._workers, patience)
+        except RuntimeError:
+            # Torch's handler of SIGCHLD has raised meanwhile.
+            return ends(self._workers, 0)
 
     def _shutdown_workers(self) -> None:
         results = getattr(self, "_worker_result_queue", None)

@@ -39,8 +39,9 @@ MASKS = (16, 224, 224)
 DESCRIPTORS = 1024
 WORKERS = 64
 
-# How long a loader is watched after the death of a worker, in seconds.
+# How long a loader is watched after the death of a worker, and how long one with many workers may take, in seconds.
 _PATIENCE = 20.0
+_LONGEST = 60.0
 
 
 def arrays() -> dict[str, Any]:
@@ -326,8 +327,14 @@ def main() -> int:
     loaders("loader, 2 workers, collates 16 images", Samples(16 * count), 2, turns, batch_size=16)
     for side in names():
         command = [sys.executable, "-m", "slipring.torch.bench", "--side", side]
-        found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
-        text = found.stdout.strip() or f"ended with status {found.returncode}"
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            out, _ = process.communicate(timeout=_LONGEST)
+            text = out.strip() or f"ended with status {process.returncode}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            text = f"not done in {_LONGEST:.0f} s"
         show(f"{WORKERS} workers, {DESCRIPTORS} descriptors", side, text)
     for side in names():
         killed(side)
