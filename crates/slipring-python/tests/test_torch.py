@@ -353,7 +353,7 @@ def test_the_death_of_a_worker_is_told_with_its_rank_and_leaves_nothing(
     if not main:
         # Torch's handler of SIGCHLD runs in the main thread alone. Another one hears by the connection.
         monkeypatch.setattr(data._utils.signal_handling, "_set_SIGCHLD_handler", lambda: None)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = set(os.listdir("/dev/shm"))
     batches = iter(loader(Images(64, endless=20), num_workers=3, timeout=0))
     for number in range(5):
@@ -366,6 +366,7 @@ def test_the_death_of_a_worker_is_told_with_its_rank_and_leaves_nothing(
         start = time.monotonic()
         run(workers[2].pid, batches, text)
         if not main:
+            signal.signal(signal.SIGCHLD, handler)
             assert time.monotonic() - start < 5
     batches._shutdown_workers()
     assert not any(worker.is_alive() for worker in workers)

@@ -65,7 +65,7 @@ class _Iterator(_MultiProcessingDataLoaderIter):
             return ends(self._workers, patience)
         except RuntimeError:
             # Torch's handler of SIGCHLD has raised meanwhile.
-            return ends(self._workers, 0)
+            return ends(self._workers, patience)
 
     def _shutdown_workers(self) -> None:
         results = getattr(self, "_worker_result_queue", None)
