@@ -6,6 +6,7 @@ tested without it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import multiprocessing
@@ -333,66 +334,107 @@ def test_a_batch_that_cannot_be_pickled_raises_in_the_loader() -> None:
     assert next(batches)["label"].tolist() == [8, 9, 10, 11]
 
 
-def waits_for_killed(pid: int, batches: Any, text: str) -> None:
+def waits_for_killed(pid: int, batches: Any, text: str) -> BaseException:
+    """Waits for a batch of a worker that is killed meanwhile. Ends the loader, and returns the exception."""
+
     def kill() -> None:
         time.sleep(0.2)
         os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(RuntimeError, match=text):
-        next(batches)
-    killer.join()
+    try:
+        with pytest.raises(RuntimeError, match=text) as raised:
+            next(batches)
+    finally:
+        killer.join()
+        batches._shutdown_workers()
+    return raised.value
+
+
+def causes(error: BaseException | None) -> Iterator[type]:
+    while error is not None:
+        yield type(error)
+        error = error.__cause__
+
+
+@contextlib.contextmanager
+def no_handler_of_torch() -> Iterator[None]:
+    """Takes torch's handler of SIGCHLD away."""
+    handling = data._utils.signal_handling
+    handler, is_set = signal.signal(signal.SIGCHLD, signal.SIG_DFL), handling._SIGCHLD_handler_set
+    # Torch sets no further one.
+    handling._SIGCHLD_handler_set = True
+    try:
+        yield
+    finally:
+        handling._SIGCHLD_handler_set = is_set
+        signal.signal(signal.SIGCHLD, handler)
 
 
 @with_torch
-@pytest.mark.parametrize("main", [True, False])
-def test_the_death_of_a_worker_is_told_with_its_rank_and_leaves_nothing(
-    main: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not main:
-        # Torch's handler of SIGCHLD runs in the main thread alone. Another one hears by the connection.
-        monkeypatch.setattr(data._utils.signal_handling, "_set_SIGCHLD_handler", lambda: None)
-        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+@pytest.mark.parametrize(("method", "main"), [("fork", True), ("fork", False), ("forkserver", True)])
+def test_the_death_of_a_worker_is_told_with_its_rank_and_leaves_nothing(method: str, main: bool) -> None:
     before = set(os.listdir("/dev/shm"))
-    batches = iter(loader(Images(64, endless=20), num_workers=3, timeout=0))
-    for number in range(5):
-        assert next(batches)["label"][0] == 4 * number
-    workers = list(batches._workers)
-    text = rf"worker 2 \(pid {workers[2].pid}\) was killed by SIGKILL"
-    with ThreadPoolExecutor(1) as pool:
-        # A wait of a loader without a handler looks at its workers each 5 s.
-        run = waits_for_killed if main else lambda *args: pool.submit(waits_for_killed, *args).result(LONG)
-        start = time.monotonic()
-        run(workers[2].pid, batches, text)
-        if not main:
-            signal.signal(signal.SIGCHLD, handler)
-            assert time.monotonic() - start < 5
-    batches._shutdown_workers()
+    # Torch's handler runs in the main thread alone, and for children. Otherwise the connection tells.
+    with contextlib.nullcontext() if main else no_handler_of_torch(), ThreadPoolExecutor(1) as pool:
+        batches = iter(loader(Images(64, endless=20), num_workers=3, timeout=0, multiprocessing_context=method))
+        for number in range(5):
+            assert next(batches)["label"][0] == 4 * number
+        workers = list(batches._workers)
+        text = rf"worker 2 \(pid {workers[2].pid}\) was killed by SIGKILL"
+        arguments = (workers[2].pid, batches, text)
+        error = waits_for_killed(*arguments) if main else pool.submit(waits_for_killed, *arguments).result(LONG)
+        if not main or method == "forkserver":
+            assert slipring.PeerDied in causes(error)
     assert not any(worker.is_alive() for worker in workers)
     assert {name for name in set(os.listdir("/dev/shm")) - before if "slipring" in name or "torch" in name} == set()
 
 
 @with_torch
-def test_the_rank_is_told_if_the_handler_of_torch_raises_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_is_told_if_the_handler_of_torch_raises_in_the_wait_for_a_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from slipring.torch import _loader
 
-    raised: list[int] = []
+    waits: list[float] = []
+
+    def lost(_: Any) -> Any:
+        raise slipring.PeerDied("the connection of a worker")
 
     def interrupted(workers: Any, patience: float) -> list[str]:
-        if not raised:
-            raised.append(1)
+        waits.append(patience)
+        if len(waits) == 1:
+            _results.ends(workers, LONG)
             raise RuntimeError("DataLoader worker is killed by signal")
         return _results.ends(workers, patience)
 
-    monkeypatch.setattr(_loader, "ends", interrupted)
-    batches = iter(loader(Images(64, endless=20), num_workers=3, timeout=0))
-    for _ in range(5):
-        next(batches)
-    pid = batches._workers[2].pid
-    waits_for_killed(pid, batches, rf"worker 2 \(pid {pid}\) was killed by SIGKILL")
-    assert raised == [1]
-    batches._shutdown_workers()
+    with no_handler_of_torch():
+        batches = iter(loader(Images(64), timeout=0))
+        worker = batches._workers[1]
+        worker.kill()
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(_loader._MultiProcessingDataLoaderIter, "_get_data", lost)
+                patch.setattr(_loader, "ends", interrupted)
+                with pytest.raises(RuntimeError, match=rf"worker 1 \(pid {worker.pid}\) was killed by SIGKILL"):
+                    next(batches)
+        finally:
+            batches._shutdown_workers()
+    assert waits == [_loader._PATIENCE, 0]
+
+
+@with_torch
+def test_a_loader_without_an_accelerator_warns_of_pin_memory_and_pins_nothing() -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("torch has an accelerator: that a loader without one pins nothing is not checked")
+    with pytest.warns(UserWarning, match="no accelerator is found"):
+        batches = iter(loader(Images(8), pin_memory=True))
+    first = next(batches)
+    assert first["label"].tolist() == [0, 1, 2, 3]
+    assert not first["image"].is_pinned()
+    assert batches._data_queue is batches._worker_result_queue
+    assert [batch["label"].tolist() for batch in batches] == [[4, 5, 6, 7]]
 
 
 @with_torch

@@ -49,23 +49,20 @@ class _Iterator(_MultiProcessingDataLoaderIter):
     def __init__(self, loader: DataLoader) -> None:
         super().__init__(_View(loader))
 
-    def _try_get_data(self, *arguments: Any, **options: Any) -> Any:
+    def _get_data(self) -> Any:
         try:
-            return super()._try_get_data(*arguments, **options)
+            try:
+                return super()._get_data()
+            except PeerDied:
+                # A worker's connection ends before the worker has a status. Torch's handler of SIGCHLD may raise in
+                # this wait, once for each loader.
+                ends(self._workers, _PATIENCE)
+                raise
         except (RuntimeError, PeerDied) as error:
-            # Only the lost connection comes before the status of its process.
-            patience = _PATIENCE if isinstance(error, PeerDied) else 0
-            dead = self._dead(patience)
+            dead = ends(self._workers, 0)
             if not dead:
                 raise
             raise RuntimeError(f"a DataLoader worker exited unexpectedly: {', '.join(dead)}") from error
-
-    def _dead(self, patience: float) -> list[str]:
-        try:
-            return ends(self._workers, patience)
-        except RuntimeError:
-            # Torch's handler of SIGCHLD has raised meanwhile.
-            return ends(self._workers, patience)
 
     def _shutdown_workers(self) -> None:
         results = getattr(self, "_worker_result_queue", None)

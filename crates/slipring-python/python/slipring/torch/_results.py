@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from .._slipring import Connection
+
+
+# How long a wait for a worker's status sleeps between two looks at all workers, in seconds.
+_PAUSE = 0.001
 
 
 class _Gone(Exception):
@@ -74,10 +79,16 @@ class Results(Queue):
 
 
 def ends(workers: Iterable[BaseProcess], patience: float) -> list[str]:
-    """Returns how each worker has ended that did not end in order. Waits a moment for those that are about to."""
+    """Returns how each worker has ended that did not end in order. Waits for one, at most for ``patience``."""
+    end = time.monotonic() + patience
+    while not (texts := _ends(workers)) and time.monotonic() < end:
+        time.sleep(_PAUSE)
+    return texts
+
+
+def _ends(workers: Iterable[BaseProcess]) -> list[str]:
     texts = []
     for rank, worker in enumerate(workers):
-        worker.join(patience)
         status = worker.exitcode
         if status is not None and status != 0:
             how = f"has exited with status {status}" if status > 0 else f"was killed by {_signal(-status)}"
