@@ -353,6 +353,17 @@ impl Asked {
     fn take(receiver: &mut Receiver, kind: MessageKind) -> Result<Option<Self>, TryRecvError> {
         Ok(match kind {
             MessageKind::TensorRequest(_) => receiver.try_recv_tensor_request()?.map(Self::Tensors),
+            MessageKind::Response(_) | MessageKind::TensorResponse(_) => {
+                match receiver.try_recv_request() {
+                    // The response has gone. The next look finds the kind of the message behind it.
+                    Err(TryRecvError::Failed(error))
+                        if matches!(error.kind(), ErrorKind::OtherKind { .. }) =>
+                    {
+                        return Err(TryRecvError::Empty);
+                    }
+                    taken => taken?.map(Self::Bytes),
+                }
+            }
             _ => receiver.try_recv_request()?.map(Self::Bytes),
         })
     }

@@ -70,6 +70,17 @@ def test_calls_that_are_never_answered_end_no_later_call(link: Link) -> None:
     thread.join()
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_request_of_tensors_behind_a_late_answer_is_received(link: Link, waits: bool) -> None:
+    near, far = link
+    near._abandon(near._submit(b"question", meta=None))
+    far.recv_request(LONG).respond(b"answer")
+    far._submit_tensors({"x": np.arange(3)}, meta=None)
+    request = near.recv_request(LONG) if waits else near.try_recv_request()
+    assert request is not None
+    assert np.asarray(request.tensors["x"]).tolist() == [0, 1, 2]
+
+
 def test_other_messages_wait_during_a_call(link: Link) -> None:
     near, far = link
     far.send(b"before")
