@@ -364,8 +364,10 @@ pub fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     if !fds.is_empty() {
         assert!(control.push(rights));
     }
-    let flags = SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags)?;
+    // A send with a deadline fails with EINTR if its process is stopped meanwhile.
+    let packet = [IoSlice::new(packet)];
+    let send = || rustix::net::sendmsg(socket, &packet, &mut control, SendFlags::NOSIGNAL);
+    rustix::io::retry_on_intr(send)?;
     Ok(())
 }
 
