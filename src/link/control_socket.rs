@@ -23,9 +23,7 @@ use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::{self, UntrustedFd};
 use crate::link::passed::PassedDescriptors;
-use crate::link::share::{
-    CALL, PACKET as PACKET_COST, PeerProcess, RECORDS, SocketShare, computed,
-};
+use crate::link::share::{PeerProcess, RECORDS, SocketShare};
 use crate::pool::FrozenBlock;
 use crate::shm::fork::Generation;
 use crate::shm::{Frozen, LARGE, MappedSegments, PeerMapping, PeerSegment, discard, page_size};
@@ -235,22 +233,18 @@ impl ControlSocket {
         self.share.as_ref().is_some_and(SocketShare::rests)
     }
 
+    /// Starts the clock of this look.
+    fn start_clock(&mut self) {
+        if let Some(share) = &mut self.share {
+            share.start_clock();
+        }
+    }
+
     /// Charges the peer with a cost in nanoseconds, if the thread serves several peers.
     pub(crate) fn spend(&mut self, cost: i64) {
         if let Some(share) = &mut self.share {
             share.spend(cost);
         }
-    }
-
-    /// Does what a peer has this thread do, and takes the time off the socket's share.
-    fn on_its_time<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        if self.share.is_none() {
-            return work(self);
-        }
-        let before = computed();
-        let done = work(self);
-        self.spend(computed() - before);
-        done
     }
 
     /// Returns the account of the link.
@@ -347,17 +341,26 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Takes the next packet. Returns `false` if there is none.
+    /// Takes the next packet, in the share's time. Returns `false` if there is none.
     fn take_one(&mut self, socket: &OwnedFd) -> Result<bool> {
-        if let Some(counting) = self.counting.take() {
-            return self.on_its_time(|socket| socket.count(counting)).map(|()| true);
-        }
-        if self.ended {
+        if self.ended && self.counting.is_none() {
             return Ok(false);
         }
-        self.spend(CALL);
+        let taken = self.take_next(socket);
+        if let Some(share) = &mut self.share {
+            share.charge();
+        }
+        taken
+    }
+
+    fn take_next(&mut self, socket: &OwnedFd) -> Result<bool> {
+        if let Some(counting) = self.counting.take() {
+            self.start_clock();
+            return self.count(counting).map(|()| true);
+        }
         match receive(socket)? {
             Incoming::Packet(packet) => {
+                self.start_clock();
                 self.packets += 1;
                 self.admit(packet, socket).map(|()| true)
             }
@@ -463,9 +466,6 @@ impl ControlSocket {
         }
         whole?;
         let packet_kind = decoded?;
-        if !matches!(packet_kind, Packet::Wake(_)) {
-            self.spend(PACKET_COST);
-        }
         let (count, expected) = (packet.descriptors.len(), packet_kind.descriptors());
         if count != expected {
             return Err(Fault::DescriptorCount { count, expected }.into());
@@ -477,13 +477,13 @@ impl ControlSocket {
         }
         match (packet_kind, packet.descriptors.pop()) {
             (Packet::Segment { segment, len, frozen }, Some(fd)) => {
-                self.on_its_time(|socket| socket.map(segment, len, fd, frozen))
+                self.map(segment, len, fd, frozen)
             }
             (Packet::Retire { segment }, _) => {
                 self.retires.fetch_add(1, Ordering::Relaxed);
                 if let Some(dropped) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len();
-                    self.on_its_time(|_| drop(dropped));
+                    drop(dropped);
                 }
                 Ok(())
             }

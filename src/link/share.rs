@@ -1,7 +1,8 @@
 //! The share of a thread's time that the sockets of a peer may take, where the thread serves several peers.
 //!
 //! A peer decides how many packets it sends and how much memory they announce: the kernel counts the pages of a GiB in some
-//! 10 ms. Each packet costs its peer the time that this thread computes for it. The peer owes that time to the thread, and
+//! 10 ms. Each packet costs its peer the time that this thread computes for it: twice as much or more while the peer sends on
+//! another CPU. The peer owes that time to the thread, and
 //! time that passes pays the debt. A peer that owes as much as it may rests: none of its sockets is read, and a
 //! record that names memory which has not come waits in the ring. Other records before it, and links of other peers, go on.
 //!
@@ -12,7 +13,7 @@
 //! 3. One look takes about a millisecond, also where other processes leave this thread so little of its CPU that debts are
 //!    paid as fast as they grow.
 //! 4. A peer that owes nothing never rests.
-//! 5. Only packets cost anything. A link whose socket is silent reads no clock.
+//! 5. Only packets and calls that ask for one cost anything. A link whose socket is silent reads no clock.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -36,15 +37,12 @@ pub(crate) const RECORDS: i64 = 100_000;
 /// The time in which debts are paid once at most, in nanoseconds: a payment sorts them.
 const TICK: i64 = 100_000;
 
-/// A call that asks for a packet, in nanoseconds. A wake-up costs no more.
-pub(crate) const CALL: i64 = 500;
-
-/// A packet other than a wake-up, in nanoseconds.
-pub(crate) const PACKET: i64 = 2_000;
+/// The first call of a look that asks for a packet, in nanoseconds. The clock of the look starts behind it.
+const CALL: i64 = 500;
 
 /// Returns the time that this thread has computed, in nanoseconds. The time in which other threads had its CPU costs a
 /// peer nothing.
-pub(crate) fn computed() -> i64 {
+fn computed() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }
@@ -63,16 +61,34 @@ pub(crate) struct SocketShare {
     peer: PeerProcess,
     /// The cost of this look, in nanoseconds.
     look: i64,
+    /// What the thread had computed at the last charge of this look. `None` before the first packet.
+    charged_at: Option<i64>,
 }
 
 impl SocketShare {
     pub(crate) fn new(peer: PeerProcess) -> Self {
-        Self { peer, look: 0 }
+        Self { peer, look: 0, charged_at: None }
     }
 
     /// Begins a look at the socket.
     pub(crate) fn begin_look(&mut self) {
-        self.look = 0;
+        (self.look, self.charged_at) = (0, None);
+    }
+
+    /// Starts the clock of this look, which has found its first packet.
+    pub(crate) fn start_clock(&mut self) {
+        if self.charged_at.is_none() {
+            self.spend(CALL);
+            self.charged_at = Some(computed());
+        }
+    }
+
+    /// Charges the peer with the time that this thread has computed after the last charge of this look.
+    pub(crate) fn charge(&mut self) {
+        let Some(before) = self.charged_at else { return self.spend(CALL) };
+        let now = computed();
+        self.charged_at = Some(now);
+        self.spend(now - before);
     }
 
     /// Charges the peer with a cost.

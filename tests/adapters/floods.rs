@@ -1,5 +1,5 @@
-//! A publisher floods its subscriber in a loop: a reactor, a runtime, a loop that waits for descriptors. A link and a subscriber of
-//! another publisher in the same loop work beside it.
+//! A publisher floods its subscriber in a loop, or a peer its link: a reactor, a runtime, a loop that waits for descriptors. A link
+//! and a subscriber of another publisher in the same loop work beside it.
 //!
 //! Each test prints their rates. With `SLIPRING_JUDGE=1` half of each rate is demanded; the machine must be idle.
 
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 const SLOT: u64 = 64;
 
-/// What the publisher does without end.
+/// What the publisher or the peer does without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flood {
     /// Short messages, as many as its subscriber takes.
@@ -40,13 +40,15 @@ enum Flood {
     /// Messages that are gone when its subscriber looks.
     Withdrawals,
     Wakes,
+    /// Wake-ups of a link.
+    LinkWakes,
     /// Memory to map, and its retirement.
     Segments,
 }
 
-use Flood::{Messages, Segments, Wakes, Withdrawals};
+use Flood::{LinkWakes, Messages, Segments, Wakes, Withdrawals};
 
-const FLOODS: [Flood; 4] = [Messages, Withdrawals, Wakes, Segments];
+const FLOODS: [Flood; 5] = [Messages, Withdrawals, Wakes, LinkWakes, Segments];
 
 impl Flood {
     fn options(self) -> SubscribeOptions {
@@ -68,6 +70,12 @@ fn flood(flood: Flood, name: &str) {
     say("listening");
     let socket = raw::accept(&listener);
     let (packet, descriptors) = raw::receive(&socket).expect("a Hello");
+    if flood == LinkWakes {
+        let mut peer = RawPeer::greet(socket, Hello::honest());
+        peer.heard(&packet, &descriptors);
+        say("joined");
+        wake(&peer);
+    }
     let mut peer = RawPeer::greet(socket, Hello::publisher());
     peer.heard(&packet, &descriptors);
     let (topic, memory) = raw::segment(page() + (flood.slots() * SLOT).next_multiple_of(page()));
@@ -76,12 +84,7 @@ fn flood(flood: Flood, name: &str) {
     say("joined");
     match flood {
         Messages | Withdrawals => publish(flood, peer, &memory),
-        Wakes => {
-            rustix::io::ioctl_fionbio(&peer.socket, true).unwrap();
-            loop {
-                let _ = raw::send(&peer.socket, &raw::wake_packet(1), &[]);
-            }
-        }
+        Wakes | LinkWakes => wake(&peer),
         Segments => {
             const LEN: u64 = 64 << 20;
             let (fd, _memory) = raw::segment(LEN);
@@ -96,6 +99,14 @@ fn flood(flood: Flood, name: &str) {
                 }
             }
         }
+    }
+}
+
+/// Wakes the other side for nothing.
+fn wake(peer: &RawPeer) -> ! {
+    rustix::io::ioctl_fionbio(&peer.socket, true).unwrap();
+    loop {
+        let _ = raw::send(&peer.socket, &raw::wake_packet(1), &[]);
     }
 }
 
@@ -116,11 +127,17 @@ fn publish(flood: Flood, mut peer: RawPeer, memory: &Memory) {
     }
 }
 
+/// The flooded half.
+enum Victim {
+    Topic(Box<Subscriber>),
+    Link(Box<Connection>),
+}
+
 /// What a loop serves.
 struct Served {
     link: Connection,
     honest: Subscriber,
-    victim: Subscriber,
+    victim: Victim,
     said: Said,
 }
 
@@ -130,7 +147,7 @@ struct Said {
     honest: mpsc::Sender<u64>,
     /// Messages of the flood.
     came: Arc<AtomicU64>,
-    /// The flooded subscriber has failed.
+    /// The flooded half has failed.
     failed: Arc<AtomicBool>,
 }
 
@@ -150,6 +167,11 @@ impl Said {
         };
         self.came.fetch_add(1, Ordering::Relaxed);
         ControlFlow::Continue(())
+    }
+
+    /// Notes that a link has ended, which none does before the test is over.
+    fn of_link_s_end(&self) {
+        self.failed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -203,7 +225,16 @@ fn react(context: &Context, served: Served) -> Reactor {
     reactor.adopt(link).unwrap().on_message(|link, message| link.write(message.to_vec()));
     let also = said.clone();
     reactor.subscribe(honest, move |sample| said.of_honest(sample)).unwrap();
-    reactor.subscribe(victim, move |sample| also.of_victim(sample)).unwrap();
+    match victim {
+        Victim::Topic(victim) => {
+            reactor.subscribe(*victim, move |sample| also.of_victim(sample)).unwrap();
+        }
+        Victim::Link(victim) => {
+            let victim = reactor.adopt(*victim).unwrap();
+            victim.on_message(|link, message| link.write(message.to_vec()));
+            victim.on_closed(move |_, _| also.of_link_s_end());
+        }
+    }
     reactor
 }
 
@@ -211,17 +242,31 @@ fn run_tasks(served: Served, over: &AtomicBool) {
     let Served { link, honest, victim, said } = served;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut link = AsyncConnection::new(link).unwrap();
-        tokio::spawn(async move {
+        let echo = |link| async {
+            let mut link = AsyncConnection::new(link).unwrap();
             while let Some(message) = link.recv().await.unwrap() {
                 link.send(&message).await.unwrap();
             }
-        });
+        };
+        tokio::spawn(echo(link));
         let mut honest = AsyncSubscriber::new(honest);
         let also = said.clone();
         tokio::spawn(async move { while said.of_honest(honest.recv().await).is_continue() {} });
-        let mut victim = AsyncSubscriber::new(victim);
-        tokio::spawn(async move { while also.of_victim(victim.recv().await).is_continue() {} });
+        match victim {
+            Victim::Topic(victim) => {
+                let mut victim = AsyncSubscriber::new(*victim);
+                tokio::spawn(
+                    async move { while also.of_victim(victim.recv().await).is_continue() {} },
+                );
+            }
+            Victim::Link(victim) => {
+                let ends = tokio::spawn(echo(*victim));
+                tokio::spawn(async move {
+                    let _ = ends.await;
+                    also.of_link_s_end();
+                });
+            }
+        }
         while !over.load(Ordering::Relaxed) {
             tokio::time::sleep(SLICE / 10).await;
         }
@@ -252,12 +297,16 @@ fn take(
     Some(Duration::ZERO)
 }
 
-fn echo(link: &mut Connection) -> Rest {
+/// Sends back as many messages as a turn has. Returns what [`take`] does.
+fn echo(link: &mut Connection, ends: impl FnOnce()) -> Rest {
     for _ in 0..TURN {
         match link.receiver().try_recv() {
             Ok(Some(message)) => link.send(&message).unwrap(),
             Err(TryRecvError::Empty) => return link.receiver().rest(),
-            _ => return None,
+            _ => {
+                ends();
+                return None;
+            }
         }
     }
     Some(Duration::ZERO)
@@ -268,10 +317,18 @@ fn poll(served: Served, over: &AtomicBool) {
     let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(16));
     link.receiver().take_turns();
     honest.take_turns();
-    victim.take_turns();
     poll.registry().register(&mut link, Token(0), Interest::READABLE).unwrap();
     poll.registry().register(&mut honest, Token(1), Interest::READABLE).unwrap();
-    poll.registry().register(&mut victim, Token(2), Interest::READABLE).unwrap();
+    match &mut victim {
+        Victim::Topic(victim) => {
+            victim.take_turns();
+            poll.registry().register(victim, Token(2), Interest::READABLE).unwrap();
+        }
+        Victim::Link(victim) => {
+            victim.receiver().take_turns();
+            poll.registry().register(victim, Token(2), Interest::READABLE).unwrap();
+        }
+    }
     let mut ready: VecDeque<usize> = (0..3).collect();
     let mut resting: HashMap<usize, Instant> = HashMap::new();
     while !over.load(Ordering::Relaxed) {
@@ -290,10 +347,11 @@ fn poll(served: Served, over: &AtomicBool) {
             if resting.contains_key(&one) {
                 continue;
             }
-            let rest = match one {
-                0 => echo(&mut link),
-                1 => take(&mut honest, |sample| said.of_honest(sample)),
-                _ => take(&mut victim, |sample| said.of_victim(sample)),
+            let rest = match (one, &mut victim) {
+                (0, _) => echo(&mut link, || {}),
+                (1, _) => take(&mut honest, |sample| said.of_honest(sample)),
+                (_, Victim::Topic(victim)) => take(victim, |sample| said.of_victim(sample)),
+                (_, Victim::Link(victim)) => echo(victim, || said.of_link_s_end()),
             };
             match rest {
                 Some(Duration::ZERO) => ready.push_back(one),
@@ -342,7 +400,10 @@ fn compare(test: &str, kind: Kind, flood: Flood) {
     let process = Other::spawn(test, &format!("{} {name}", flood as usize));
     process.expect("listening");
     let context = Context::new().unwrap();
-    let victim = context.subscribe(&name, flood.options()).unwrap();
+    let victim = match flood {
+        LinkWakes => Victim::Link(Box::new(context.connect(&name).unwrap())),
+        _ => Victim::Topic(Box::new(context.subscribe(&name, flood.options()).unwrap())),
+    };
     process.expect("joined");
     let address = unique_name();
     let publisher = context.publish(&address, PublishOptions::new()).unwrap();

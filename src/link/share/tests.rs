@@ -108,3 +108,40 @@ fn all_links_of_a_peer_have_one_debt_with_a_thread() {
     // Another thread is owed nothing.
     std::thread::spawn(move || assert!(!links[1].rests())).join().unwrap();
 }
+
+/// Computes for this long, in nanoseconds.
+fn compute(time: i64) {
+    let start = computed();
+    while computed() - start < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn a_packet_costs_what_the_thread_has_computed_for_it() {
+    let mut share = SocketShare::new((1, Some(1)));
+    for _ in 0..2 {
+        // What the thread does between two looks is not the peer's.
+        compute(2 * LOOK);
+        share.begin_look();
+        share.start_clock();
+        assert_eq!(share.look, CALL);
+        compute(LOOK / 4);
+        share.charge();
+        let first = share.look;
+        assert!(first >= LOOK / 4, "{first} ns");
+        share.start_clock();
+        compute(LOOK / 4);
+        share.charge();
+        assert!(share.look >= first + LOOK / 4, "{} ns after {first} ns", share.look);
+    }
+}
+
+#[test]
+fn a_look_that_finds_no_packet_reads_no_clock() {
+    let mut share = SocketShare::new((1, Some(1)));
+    share.begin_look();
+    compute(LOOK);
+    share.charge();
+    assert_eq!((share.look, share.charged_at), (CALL, None));
+}
