@@ -115,7 +115,7 @@ class Subscriber(peer.Link):
         demand(power(self.slot_len) and 64 <= self.slot_len <= 1 << 21, f"topic.slot_len {self.slot_len}")
         demand(1 <= self.hold_limit <= 64 and self.history < self.slots, "topic.hold_limit or topic.history")
         self.topic = peer.map_segment(fds[0], round_up(PAGE + self.slots * self.slot_len, PAGE))
-        self.room = self.slot_len - 16
+        self.room = min(self.slot_len - 16, LONGEST_PAYLOAD)
 
     @property
     def bells(self):

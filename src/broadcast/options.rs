@@ -60,7 +60,8 @@ impl PublishOptions {
     }
 
     /// The messages that the topic has places for: a power of two from 2 to 65536. Default 256. A subscriber that wants every
-    /// message may be one less behind before the publisher waits for it.
+    /// message may be one less behind before the publisher waits for it. One that looks at a message of more than 1 KiB holds its
+    /// slot, so topics of such messages take at least 4.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
