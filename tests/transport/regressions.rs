@@ -260,13 +260,15 @@ fn peers_with_many_segments_leave_mappings_to_the_rest_of_the_process() {
         stage.is_undisturbed();
         stage.witness.check();
         let before = Census::take();
-        let (fd, memory) = segment(page());
         let mut kept = Vec::new();
         let met = 'all: loop {
             let (mut link, mut peer) = stage.link();
             for number in 0..EACH {
+                // Memory that was announced before would be mapped once.
+                let (fd, memory) = segment(page());
                 let packet = segment_packet(number, page());
                 raw::send(&peer.socket, &packet, &[fd.as_fd()]).unwrap();
+                drop(memory);
                 let generation = u64::from(number) + 1;
                 peer.lend(Lent { segment: number, slot: 0, offset: 0, len: 8, generation });
                 if let Err(error) = link.receiver().recv_deadline(soon()) {
@@ -284,7 +286,7 @@ fn peers_with_many_segments_leave_mappings_to_the_rest_of_the_process() {
         thread::spawn(|| vec![1; 1 << 20]).join().unwrap();
         drop(Context::new().unwrap().listen(crate::support::unique_name()).unwrap());
         // With the peers, what they had sent goes.
-        drop((kept, fd, memory));
+        drop(kept);
         before.comes_back_but_for_a_spare();
         stage.is_undisturbed();
         let (mut link, mut peer) = stage.link();
