@@ -46,8 +46,8 @@ const SKIPS: u32 = 1 << 17;
 /// As [`SKIPS`], where the thread serves several peers, to which it looks next: some 0.1 ms.
 const SKIPS_IN_TURN: u32 = 1 << 13;
 
-/// A subscriber that wants every message is shown payloads that are longer than this where they lie, in their slots. A copy of so
-/// many bytes takes about as long as the rest of a receive.
+/// A subscriber that wants every message is shown payloads that are longer than this where they lie, in their slots. Shorter ones
+/// are copied, and their slots are free at once.
 const COPIED: usize = 1024;
 
 /// With fewer slots that looks have passed over nothing is charged.
@@ -139,7 +139,7 @@ impl Feed {
             hold_limits: HoldLimits { messages: topic.hold_limit, bytes: topic.hold_bytes },
             segments: SegmentCache::default(),
             extension: None,
-            payload: Payload::new(words, link.clone()),
+            payload: Payload::new(words),
             taken: Taken::default(),
             is_armed: false,
             takes_turns: false,

@@ -3,11 +3,8 @@
 //! A payload in its slot is right as long as the slot's state says that the message is there. The writer marks the slot before it
 //! stores the next payload.
 
-use std::sync::Arc;
-
 use crate::broadcast::layout::PAYLOAD;
 use crate::error::{ErrorKind, Result, memory};
-use crate::link::link::Link;
 use crate::shm::{Bytes, PeerMapping, PeerWords};
 use crate::sync::Edge;
 
@@ -25,13 +22,12 @@ pub(super) struct Payload {
     /// It is not copied.
     in_slot: bool,
     topic: PeerMapping,
-    link: Arc<Link>,
 }
 
 impl Payload {
     /// Returns the payload of no message yet.
-    pub(super) fn new(topic: PeerMapping, link: Arc<Link>) -> Self {
-        Self { buffer: Vec::new(), start: 0, end: 0, in_slot: false, topic, link }
+    pub(super) fn new(topic: PeerMapping) -> Self {
+        Self { buffer: Vec::new(), start: 0, end: 0, in_slot: false, topic }
     }
 
     /// Returns room for a copy of so many bytes, which the publisher chooses.
@@ -72,10 +68,10 @@ impl Payload {
         (self.start, self.end, self.in_slot) = (start, start + len, true);
     }
 
-    /// Returns whether the payload was in its slot, where it is not looked at any more.
+    /// Returns whether the payload was in its slot, where it is not looked at any more. A forked child has no slots.
     #[inline(always)]
     pub(super) fn leave_slot(&mut self) -> bool {
-        std::mem::take(&mut self.in_slot)
+        std::mem::take(&mut self.in_slot) && self.topic.generation().is_current()
     }
 
     /// Returns the length in bytes.
@@ -110,7 +106,7 @@ impl Payload {
     }
 
     fn check_slot(&self, message: u64) -> Result<()> {
-        self.link.own().generation().check()?;
+        self.topic.generation().check()?;
         // Pairs with SlotWriter::begin: a load that saw later bytes is followed by one that sees the slot taken.
         Edge::Overrun.acquire();
         let state = self.topic.load(self.start - PAYLOAD as usize);

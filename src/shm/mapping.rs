@@ -545,6 +545,10 @@ impl PeerMapping {
         self.view.span.len
     }
 
+    pub(crate) fn generation(&self) -> &Generation {
+        &self.view.span.generation
+    }
+
     /// Returns a reference that does not keep the memory mapped.
     pub(super) fn downgrade(&self) -> WeakMapping {
         WeakMapping(Arc::downgrade(&self.view.span))

@@ -7,6 +7,7 @@ use slipring::broadcast::{PublishOptions, SubscribeOptions, Subscriber};
 use slipring::error::{Eviction, TrySendError};
 use slipring::{ErrorKind, meta};
 
+use crate::support::other::{alone, fork};
 use crate::{Stage, next, soon};
 
 /// The longest message that lies in a slot.
@@ -184,6 +185,26 @@ fn a_subscriber_whose_link_has_ended_reads_no_byte_of_another_message() {
             }
         });
     }
+}
+
+#[test]
+fn a_forked_child_cannot_read_a_message_in_its_slot() {
+    alone("a_forked_child_cannot_read_a_message_in_its_slot", || {
+        let (mut stage, mut every) = begun();
+        stage.publisher.send(&[1; 5000]).unwrap();
+        let sample = every.recv().unwrap().unwrap();
+        let status = fork(|| {
+            assert_eq!(*sample.to_vec().unwrap_err().kind(), ErrorKind::Forked);
+        });
+        assert_eq!(status, 0, "the child panicked or was killed");
+        let status = fork(|| {
+            every.release();
+            assert_eq!(*every.recv().unwrap_err().kind(), ErrorKind::Forked);
+        });
+        assert_eq!(status, 0, "the child panicked or was killed");
+        stage.publisher.send(&[2; 5000]).unwrap();
+        assert_eq!(next(&mut every).0, [2; 5000]);
+    });
 }
 
 #[test]
