@@ -273,10 +273,10 @@ impl State {
     ///
     /// This process lacks what it takes to tell one that is waited for.
     pub(super) fn announce(&mut self, kept: &[Kept]) -> Result<Option<u64>> {
-        let segments: Vec<u32> = kept.iter().map(Kept::segment).collect();
-        if self.seats.values_mut().all(|seat| seat.knows(&segments)) {
+        if self.seats.values_mut().all(|seat| seat.knows(kept.iter().map(Kept::segment))) {
             return Ok(None);
         }
+        let segments: Vec<u32> = kept.iter().map(Kept::segment).collect();
         let mut needed: Vec<u32> = self.segments().into_iter().collect();
         needed.extend(&segments);
         let mut failed = None;

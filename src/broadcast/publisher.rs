@@ -17,7 +17,7 @@ use crate::broadcast::host::{Desk, Host};
 use crate::broadcast::info::SubscriberInfo;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::options::PublishOptions;
-use crate::broadcast::record::{Draft, header_in_slot, plain_header, rotating_bytes};
+use crate::broadcast::record::{Draft, Kept, header_in_slot, plain_header, rotating_bytes};
 use crate::broadcast::reservation::PublishReservation;
 use crate::broadcast::slots::{SlotWriter, withdraw_at};
 use crate::broadcast::stall::{Cause, Stall};
@@ -296,7 +296,7 @@ impl Publisher {
     pub(super) fn publish_block(&mut self, section: &[u8], block: Block) -> Result<()> {
         let patience = SendPatience::Default;
         let draft = self.draft(patience, move |_| Draft::of_block(section, block));
-        self.publish(draft.map_err(into_error)?, patience).map_err(into_error)
+        self.publish_draft(draft, patience).map_err(into_error)
     }
 
     /// Returns who subscribes, and how far each one is. Each of them gets every message that is sent from here on, or counts it as
@@ -410,8 +410,8 @@ impl Publisher {
     ) -> Result<(), TrySendError> {
         let section = metadata.section();
         self.await_room(patience)?;
-        let draft = self.draft(patience, |alloc| Draft::long(section, message, alloc))?;
-        self.publish(draft, patience)
+        let draft = self.draft(patience, |alloc| Draft::long(section, message, alloc));
+        self.publish_draft(draft, patience)
     }
 
     /// Publishes a message that fits into a slot, and wakes nobody. There is room for it.
@@ -446,9 +446,24 @@ impl Publisher {
         }
     }
 
-    /// Publishes a draft whose payload fits into a slot. There is room for it.
-    fn publish(&mut self, draft: Draft, patience: SendPatience) -> Result<(), TrySendError> {
-        let Draft { header, payload, kept } = draft;
+    /// Publishes a draft, if it could be made.
+    fn publish_draft(
+        &mut self,
+        draft: Result<Draft, TrySendError>,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        let Draft { header, payload, kept } = draft?;
+        self.publish(header, &payload, kept, patience)
+    }
+
+    /// Publishes a message whose payload fits into a slot. There is room for it.
+    fn publish(
+        &mut self,
+        header: u64,
+        payload: &[u8],
+        kept: Vec<Kept>,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
         let history = self.options.topic().history.into();
         loop {
             let mut state = self.audience.lock();
@@ -456,7 +471,7 @@ impl Publisher {
                 None => {
                     let message = self.writer.next();
                     let offset = self.writer.begin();
-                    self.area.put(offset, &payload);
+                    self.area.put(offset, payload);
                     self.writer.publish(header);
                     if !kept.is_empty() {
                         let bytes = rotating_bytes(&kept);

@@ -108,11 +108,13 @@ impl Draft {
     ) -> Result<Self> {
         let Described { description, attachments } = described;
         let count = attachments.len();
-        let mut draft = Self { header: 0, payload: metadata.to_vec(), kept: Vec::new() };
         let len = metadata.len() + count * pooled::LEN + description.len();
         if count > ATTACHMENTS || len as u64 > LONGEST {
             return Err(ErrorKind::MessageTooLarge { len: len as u64, max: LONGEST }.into());
         }
+        let (payload, kept) = (Vec::with_capacity(len), Vec::with_capacity(count));
+        let mut draft = Self { header: 0, payload, kept };
+        draft.payload.extend_from_slice(metadata);
         for attachment in attachments {
             draft.keep(attachment, pool, alloc)?;
         }
@@ -179,6 +181,25 @@ impl Draft {
         self.header |= SPILLED;
         Ok(self)
     }
+}
+
+/// Returns the header of a message that has one tensor in a block and nothing else, whose description takes so many bytes.
+pub(super) fn single_header(len: usize) -> u64 {
+    Header::tensors(Kind::Tensors, 1, (pooled::LEN + len) as u32).to_word()
+}
+
+/// Returns the payload of such a message: the descriptor of the block, the description, and what is left of its words.
+pub(super) fn single_payload(
+    block: &SharedBlock,
+    description: [u64; SINGLE],
+) -> [u8; pooled::LEN + 8 * SINGLE] {
+    let mut payload = [0; pooled::LEN + 8 * SINGLE];
+    let (descriptor, rest) = payload.split_at_mut(pooled::LEN);
+    descriptor.copy_from_slice(&descriptor_of(block).encode());
+    for (to, word) in rest.as_chunks_mut().0.iter_mut().zip(description) {
+        *to = word.to_ne_bytes();
+    }
+    payload
 }
 
 fn descriptor_of(block: &SharedBlock) -> LoanDescriptor {

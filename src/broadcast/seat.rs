@@ -153,8 +153,8 @@ impl Seat {
     }
 
     /// Returns whether the subscriber knows these segments of the pool.
-    pub(super) fn knows(&mut self, segments: &[u32]) -> bool {
-        segments.iter().all(|segment| self.announced.knows(*segment))
+    pub(super) fn knows(&mut self, mut segments: impl Iterator<Item = u32>) -> bool {
+        segments.all(|segment| self.announced.knows(segment))
     }
 
     /// Tells the subscriber of segments of the pool, unless many packets wait for it. `needed` are those that it must not lose.
@@ -164,7 +164,7 @@ impl Seat {
     ///
     /// This process lacks what it takes to send a descriptor.
     pub(super) fn announce(&mut self, segments: &[u32], needed: &[u32]) -> Result<bool> {
-        if self.knows(segments) {
+        if self.knows(segments.iter().copied()) {
             return Ok(true);
         }
         if socket::unreceived(self.session.link.socket()) >= UNRECEIVED * PACKET_BYTES {

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::channel::{LentRange, OutgoingAttachment, Sender};
+use crate::channel::{LentRange, OutgoingAttachment, SINGLE, Sender};
 use crate::error::{Error, ErrorKind, Result, TensorFault};
-use crate::pool::{Block, Pool};
+use crate::pool::{Block, Pool, SharedBlock};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::{Descriptor, Location};
+use crate::tensor::descriptor::{self, Descriptor, Location};
 use crate::tensor::element::Element;
 use crate::tensor::gpu::{GpuBorrower, GpuMemory, GpuParcel, OnGpu};
 use crate::tensor::set::TensorSet;
+use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
 
@@ -106,6 +107,31 @@ impl Outgoing<'_> {
             Sent::Failed(_) => 0,
             Sent::Moved { block, .. } => block.block_len() as usize,
         }
+    }
+
+    /// Takes the block of a tensor in `pool` that has a [short description](descriptor::to_words) of at most so many bytes, as
+    /// nearly every tensor. Returns it with the words of the description and their length in bytes. `None` leaves the tensor as
+    /// it is.
+    pub(crate) fn take_single(
+        &mut self,
+        pool: &Pool,
+        most: usize,
+    ) -> Option<(SharedBlock, [u64; SINGLE], usize)> {
+        let short = |dtype, shape: &Shape| {
+            descriptor::to_words(dtype, shape).filter(|(_, len)| *len <= most)
+        };
+        let tensor: &Tensor = match &mut self.tensor {
+            Sent::Moved { head, block } if pool.owns(block) => {
+                let (words, len) = short(head.dtype, &head.shape)?;
+                return Some((std::mem::replace(block, pool.no_block()).share()?, words, len));
+            }
+            Sent::Kept(tensor) => tensor,
+            Sent::Owned(tensor) => tensor,
+            _ => return None,
+        };
+        let Storage::Shared(block) = &tensor.storage else { return None };
+        let (words, len) = short(tensor.dtype, &tensor.shape)?;
+        pool.owns_shared(block).then(|| (block.clone(), words, len))
     }
 
     /// Describes the tensor for any number of receivers, which read it in blocks of `pool`.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, Subscriber};
 use slipring::error::{Eviction, TryRecvError};
 use slipring::options::Resource;
+use slipring::tensor::Shape;
 use slipring::{Context, ErrorKind, Options, TensorSet};
 
 use crate::support::{soon, wait_until};
@@ -373,5 +374,33 @@ fn segments_come_and_go_for_as_long_as_a_subscriber_reads() {
         let message = vec![number; (9 + 2 * usize::from(number % 3)) << 20];
         stage.publisher.send(&message).unwrap();
         assert!(next(&mut subscriber) == (message, 0), "message {number}");
+    }
+}
+
+#[test]
+fn tensors_of_every_rank_arrive_through_slots_of_every_length() {
+    for slot_len in [64, 128, 256] {
+        let mut stage = Stage::new(PublishOptions::new().slot_len(slot_len));
+        let mut subscriber = stage.subscribe(SubscribeOptions::every());
+        let mut received = || subscriber.recv().unwrap().unwrap().into_tensor().unwrap();
+        for rank in 0..=8 {
+            let shape = Shape::new(&[2, 1, 3, 1, 2, 1, 1, 2][..rank]).unwrap();
+            let len = shape.dims().iter().product();
+            let bytes: Vec<u8> = (0..len).map(|byte| byte as u8).collect();
+            let mut frame = stage.publisher.alloc::<u8>(shape).unwrap();
+            frame.copy_from_slice(&bytes);
+            stage.publisher.send_tensor(frame).unwrap();
+            let kept = received();
+            assert_eq!((kept.shape(), kept.bytes().unwrap().to_vec()), (&shape, bytes.clone()));
+
+            let mut frame = stage.publisher.alloc::<u8>(shape).unwrap();
+            frame.copy_from_slice(&bytes);
+            let frame = frame.share().unwrap();
+            for _ in 0..2 {
+                stage.publisher.send_tensor(&frame).unwrap();
+                let kept = received();
+                assert_eq!((kept.shape(), kept.bytes().unwrap().to_vec()), (&shape, bytes.clone()));
+            }
+        }
     }
 }

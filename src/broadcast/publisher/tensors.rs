@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use crate::broadcast::publisher::{Publisher, into_error};
-use crate::broadcast::record::Draft;
+use crate::broadcast::record::{Draft, Kept, single_header, single_payload};
 use crate::channel::Metadata;
+use crate::channel::loan_descriptor::LEN;
 use crate::error::Result;
 use crate::patience::SendPatience;
 use crate::tensor::{Outgoing, TensorSet};
@@ -70,10 +71,19 @@ impl Publisher {
     ) -> Result<()> {
         self.await_room(patience).map_err(into_error)?;
         let pool = self.context.pool().clone();
+        let most = self.room().saturating_sub(LEN);
+        if metadata.is_empty()
+            && let Some((block, description, len)) = tensor.take_single(&pool, most)
+        {
+            let payload = &single_payload(&block, description)[..LEN + len];
+            let published =
+                self.publish(single_header(len), payload, vec![Kept::Block(block)], patience);
+            return published.map_err(into_error);
+        }
         let described = tensor.describe_for_all(&pool)?;
         let draft = self
             .draft(patience, |alloc| Draft::tensors(metadata.section(), described, &pool, alloc));
-        self.publish(draft.map_err(into_error)?, patience).map_err(into_error)
+        self.publish_draft(draft, patience).map_err(into_error)
     }
 
     /// Publishes a set of tensors in one message, with the metadata of the set, as [`send_tensor`](Self::send_tensor) does.
@@ -103,6 +113,6 @@ impl Publisher {
         let draft = self.draft(patience, |alloc| {
             Draft::tensors(tensors.metadata().section(), described, &pool, alloc)
         });
-        self.publish(draft.map_err(into_error)?, patience).map_err(into_error)
+        self.publish_draft(draft, patience).map_err(into_error)
     }
 }
