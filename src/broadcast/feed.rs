@@ -16,7 +16,7 @@ use crate::broadcast::cursor::Cursor;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::opening::open;
 use crate::broadcast::payload::Payload;
-use crate::broadcast::record::Published;
+use crate::broadcast::record::{Published, plain_len};
 use crate::broadcast::sample::{Body, Rare, Sample};
 use crate::broadcast::slots::{Look, SlotReader};
 use crate::broadcast::topic;
@@ -468,16 +468,11 @@ impl Feed {
     /// Takes a message, if it is neither overwritten nor withdrawn meanwhile.
     #[inline(always)]
     fn read(&mut self, message: u64, word: u64) -> Result<Outcome> {
-        let room = self.slots.geometry().room();
-        let published = match Published::of_word(word, room) {
-            Ok(published) => published,
-            // The header of a later message may be half written.
-            Err(_) if !self.slots.is_whole(message) => return Ok(Outcome::Gone),
-            Err(fault) => return Err(self.fail(fault)),
+        let Some(len) = plain_len(word, self.slots.geometry().room()) else {
+            return self.read_rare(message, word);
         };
-        let len = published.len_in_slot();
         let place = self.slots.payload(message);
-        if len > COPIED && published.is_plain() && self.cursor.is_kept() {
+        if len > COPIED && self.cursor.is_kept() {
             self.show(place, len);
             return Ok(Outcome::Taken);
         }
@@ -485,14 +480,11 @@ impl Feed {
         if !self.slots.is_whole(message) {
             return Ok(Outcome::Gone);
         }
-        if published.is_plain() {
-            let (message, missed) = self.cursor.take();
-            self.taken = Taken { message, missed, rare: None };
-            self.payload.is_copied((0, len));
-            self.tell(false);
-            return Ok(Outcome::Taken);
-        }
-        self.read_rare(message, published, len)
+        let (message, missed) = self.cursor.take();
+        self.taken = Taken { message, missed, rare: None };
+        self.payload.is_copied((0, len));
+        self.tell(false);
+        Ok(Outcome::Taken)
     }
 
     /// Takes a message without a copy. The publisher overwrites nothing from the position on that it knows.
@@ -504,7 +496,19 @@ impl Feed {
 
     /// Takes a message that has more than its slot's bytes, if it is not withdrawn meanwhile.
     #[inline(never)]
-    fn read_rare(&mut self, message: u64, published: Published, len: usize) -> Result<Outcome> {
+    fn read_rare(&mut self, message: u64, word: u64) -> Result<Outcome> {
+        let published = match Published::of_word(word, self.slots.geometry().room()) {
+            Ok(published) => published,
+            // The header of a later message may be half written.
+            Err(_) if !self.slots.is_whole(message) => return Ok(Outcome::Gone),
+            Err(fault) => return Err(self.fail(fault)),
+        };
+        let len = published.len_in_slot();
+        let place = self.slots.payload(message);
+        self.slots.words().bytes(place, len).copy_to(self.payload.room(len)?);
+        if !self.slots.is_whole(message) {
+            return Ok(Outcome::Gone);
+        }
         let (start, end, rare) = match self.hold_and_open(message, published, len) {
             Ok(Some(opened)) => opened,
             Ok(None) => return Ok(Outcome::Gone),

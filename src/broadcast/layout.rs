@@ -34,8 +34,10 @@ pub(super) const PAYLOAD: u64 = 16;
 /// The places of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Geometry {
-    slots: u64,
-    slot_len: u64,
+    /// The number of slots, less one.
+    mask: u64,
+    /// The base-2 logarithm of a slot's length in bytes.
+    shift: u32,
     room: usize,
     /// The start of the first slot, in bytes from the start of the topic.
     data: usize,
@@ -49,20 +51,20 @@ impl Geometry {
 
     pub(super) fn new(slots: u32, slot_len: u32) -> Self {
         debug_assert!(slots.is_power_of_two() && slot_len.is_power_of_two() && slot_len >= 64);
-        let (slots, slot_len) = (u64::from(slots), u64::from(slot_len));
-        let room = (slot_len - PAYLOAD).min(LONGEST) as usize;
-        Self { slots, slot_len, room, data: page_size() }
+        let room = (u64::from(slot_len) - PAYLOAD).min(LONGEST) as usize;
+        let (mask, shift) = (u64::from(slots) - 1, slot_len.trailing_zeros());
+        Self { mask, shift, room, data: page_size() }
     }
 
     /// Returns the number of slots.
     #[inline(always)]
     pub(super) fn slots(&self) -> u64 {
-        self.slots
+        self.mask + 1
     }
 
     /// Returns how many messages the slots keep: one slot is that of the next message.
     pub(super) fn capacity(&self) -> u64 {
-        self.slots - 1
+        self.mask
     }
 
     /// Returns the bytes of the longest payload.
@@ -74,12 +76,12 @@ impl Geometry {
     /// Returns the start of the slot of a message, in bytes from the first slot.
     #[inline(always)]
     pub(super) fn position(&self, message: u64) -> u64 {
-        (message & (self.slots - 1)) * self.slot_len
+        (message & self.mask) << self.shift
     }
 
     /// Returns the bytes of all slots: a power of two.
     pub(super) fn data_len(&self) -> u64 {
-        self.slots * self.slot_len
+        self.slots() << self.shift
     }
 
     /// Returns the start of the first slot, in bytes from the start of the topic.

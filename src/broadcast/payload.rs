@@ -94,6 +94,22 @@ impl Payload {
         Ok(Bytes::of(&self.buffer[self.start..self.end]))
     }
 
+    /// Copies the payload of a message to `to`, which has its length.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    #[inline(always)]
+    pub(super) fn copy_to(&self, message: u64, to: &mut [u8]) -> Result<()> {
+        if self.in_slot {
+            self.check_slot(message)?;
+            self.topic.bytes(self.start, self.len()).copy_to(to);
+            return self.check_slot(message);
+        }
+        to.copy_from_slice(&self.buffer[self.start..self.end]);
+        Ok(())
+    }
+
     /// Checks that what was read before is the message.
     ///
     /// # Errors

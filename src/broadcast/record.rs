@@ -213,6 +213,15 @@ pub(super) fn plain_header(len: usize) -> u64 {
     Header::new(Kind::Message, len as u32).to_word()
 }
 
+/// Returns the length of the message with this header, if it is without metadata and as long as a slot's `room` at most. The
+/// header is right then, as [`Published::of_word`] judges it.
+#[inline(always)]
+pub(super) fn plain_len(word: u64, room: usize) -> Option<usize> {
+    let header = Header::plain_from_word(word).filter(|header| !header.more())?;
+    let len = header.len() as usize;
+    (len <= room).then_some(len)
+}
+
 /// Returns the header of a message of `len` bytes behind its metadata, all of which is in its slot.
 pub(super) fn header_in_slot(metadata: &[u8], len: usize) -> u64 {
     header(Header::new(Kind::Message, (metadata.len() + len) as u32), metadata)
@@ -269,12 +278,6 @@ impl Published {
     /// Returns the payload bytes in the slot.
     pub(super) fn len_in_slot(&self) -> usize {
         if self.is_spilled { pooled::LEN } else { self.header.len() as usize }
-    }
-
-    /// Returns whether the slot has all of the message, which is of bytes and has no metadata.
-    #[inline(always)]
-    pub(super) fn is_plain(&self) -> bool {
-        !self.is_spilled && self.header.is_plain()
     }
 
     /// Returns whether the message has memory of the pool.

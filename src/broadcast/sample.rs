@@ -175,6 +175,9 @@ impl<'a> Sample<'a> {
     /// If `to` has another [length](Self::len).
     #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> Result<()> {
+        if let (None, Some(payload)) = (&self.rare, self.payload) {
+            return payload.copy_to(self.sequence, to);
+        }
         self.bytes()?.copy_to(to);
         self.check()
     }
