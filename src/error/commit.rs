@@ -194,6 +194,9 @@ pub enum CommitFault {
     /// The session is not committed, or no session of the model is.
     #[error("the session is not committed")]
     NotCommitted,
+    /// The outcome of the execution was returned before.
+    #[error("the outcome of the execution was taken before")]
+    OutcomeTaken,
     /// The session executes, or another request on it is under way.
     #[error("the session is busy")]
     Busy,

@@ -338,7 +338,7 @@ fn a_service_that_is_killed_is_told_to_all_that_wait_and_a_new_one_takes_the_sam
     });
     let late = started.pop().unwrap();
     is_gone(late.wait());
-    is_gone(started[0].wait_timeout(HANG));
+    is_gone(started[0].wait_deadline(Instant::now() + HANG));
     is_gone(executions.try_wait().unwrap());
     // Every later call.
     for ready in [&ready, &slow[0], releasing, &committing] {
@@ -390,7 +390,7 @@ fn a_service_that_forks_is_seen_to_die_all_the_same() {
     let mut execution = ready.session.start().unwrap();
     let child: i32 = service.hear().parse().unwrap();
     service.kill();
-    is_gone(execution.wait_timeout(HANG));
+    is_gone(execution.wait_deadline(Instant::now() + HANG));
     is_gone(ready.session.execute());
     kill(child);
 }
@@ -437,7 +437,7 @@ fn a_forked_child_can_use_nothing_of_a_client_and_harms_nobody() {
             is_forked(client.load(b"echo"));
             is_forked(client.load_descriptor(std::fs::File::open("/dev/null").unwrap(), 0, 1));
             let _ = client.as_fd();
-            is_forked(execution.wait_timeout(Duration::from_millis(1)));
+            is_forked(execution.wait_deadline(Instant::now() + Duration::from_millis(1)));
             is_forked(execution.try_wait().unwrap());
             is_forked(execution.wait());
             drop((ready, idle, slow, client));

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod accounts;
+mod deadlines;
 mod deaths;
 mod dmabuf;
 mod errors;

@@ -1,7 +1,9 @@
 //! Sessions: what each call answers in each state, on both sides.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use slipring::commit::{
@@ -415,10 +417,10 @@ fn a_session_that_runs_is_busy_and_the_others_are_not() {
     let update = slow.session.update(&[(Direction::In, 0, &slow.x)]);
     assert_eq!(fault(update), CommitFault::Busy);
     assert!(execution.try_wait().is_none());
-    let late = execution.wait_timeout(Duration::from_millis(1)).unwrap_err();
+    let late = execution.wait_deadline(Instant::now() + Duration::from_millis(1)).unwrap_err();
     assert!(late.is_timeout(), "{late}");
     Ready::committed(&stage, "echo").works(1);
-    execution.wait_timeout(HANG).unwrap();
+    execution.wait_deadline(Instant::now() + HANG).unwrap();
     assert_eq!(slow.y.to_vec().unwrap(), [1; 8]);
     slow.works(2);
 }
@@ -501,6 +503,60 @@ fn a_release_right_after_an_execution_is_never_too_early() {
         ready.works(round as u8 % 10 + 1);
         ready.session.release().unwrap();
     }
+}
+
+#[test]
+fn the_outcome_of_an_execution_is_returned_once() {
+    let stage = Stage::new();
+    let ready = Ready::committed(&stage, "echo");
+    let mut execution = ready.session.start().unwrap();
+    let soon = || Instant::now() + HANG;
+    execution.wait_deadline(soon()).unwrap();
+    assert_eq!(fault(execution.wait_deadline(soon())), CommitFault::OutcomeTaken);
+    assert_eq!(fault(execution.try_wait().unwrap()), CommitFault::OutcomeTaken);
+    assert_eq!(fault(execution.wait()), CommitFault::OutcomeTaken);
+    let mut all = ready.model.start_all().unwrap();
+    wait_until("the outcome", || all.try_wait().is_some());
+    assert_eq!(fault(all.wait()), CommitFault::OutcomeTaken);
+    ready.works(3);
+}
+
+#[test]
+fn an_execution_beside_a_release_runs_or_is_not_committed() {
+    let stage = Stage::new();
+    let ready = Ready::new(&stage, "echo");
+    let client = stage.client();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let executes = || {
+            while !is_over.load(Ordering::Relaxed) {
+                match ready.session.execute() {
+                    Ok(()) => {}
+                    Err(error) => {
+                        let fault = fault::<()>(Err(error));
+                        let is_right =
+                            matches!(fault, CommitFault::NotCommitted | CommitFault::Busy);
+                        assert!(is_right, "{fault}");
+                    }
+                }
+            }
+        };
+        scope.spawn(executes);
+        scope.spawn(executes);
+        // A long load holds the sender, and the others wait for it in any order.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(client.load(&[b'e'; 200_000]));
+            }
+        });
+        for _ in 0..1000 {
+            ready.session.commit().unwrap();
+            while ready.session.release().is_err_and(|error| !error.is_disconnected()) {}
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    ready.session.commit().unwrap();
+    ready.works(9);
 }
 
 #[test]

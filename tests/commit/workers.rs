@@ -3,8 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::commit::{Buffer, Client, ServerOptions, Session};
+use slipring::commit::{Buffer, Client, Direction, ServerOptions, Session, SessionState};
 
+use crate::support::census::descriptors;
+use crate::support::other::alone;
 use crate::support::service::Stage;
 use crate::support::wait_until;
 
@@ -137,9 +139,88 @@ fn a_dropped_server_finishes_what_is_queued() {
     dropping.join().unwrap();
     // The server has told the service of each end.
     assert_eq!(["release", "unload", "gone"].map(|end| counts.of(end)), [4, 1, 1]);
+    // Every client has its results before the end of its link.
+    executions.into_iter().for_each(|execution| execution.wait().unwrap());
+    assert!(sessions.iter().all(|(session, _)| session.execute().unwrap_err().is_disconnected()));
+}
+
+#[test]
+fn a_dropped_server_waits_no_longer_than_it_may() {
+    let patience = Duration::from_millis(50);
+    let stage = Stage::with(ServerOptions::new().workers(1).shutdown_timeout(patience));
+    let sessions = four(&stage.client());
+    sessions[0].1[0].write_at(0, &[255; 8]).unwrap();
+    let executions: Vec<_> = sessions.iter().map(|(session, _)| session.start().unwrap()).collect();
+    wait_until("the first one", || stage.counts.of("execute") == 1);
+    let counts = stage.counts.clone();
+    let dropping = thread::spawn(move || drop(stage));
+    // The clients hear of the end while the handler is stuck.
     for execution in executions {
-        if let Err(error) = execution.wait() {
-            assert!(error.is_disconnected(), "{error}");
-        }
+        assert!(execution.wait().unwrap_err().is_disconnected());
     }
+    assert!(!dropping.is_finished());
+    counts.let_go();
+    dropping.join().unwrap();
+    assert_eq!(["release", "unload", "gone"].map(|end| counts.of(end)), [4, 1, 1]);
+}
+
+#[test]
+fn no_release_and_no_unload_is_refused_while_requests_wait() {
+    let stage = Stage::with(ServerOptions::new().workers(1));
+    let client = stage.client();
+    let models: Vec<_> = (0..24).map(|_| client.load(b"hold").unwrap()).collect();
+    let sessions: Vec<_> = models
+        .iter()
+        .map(|model| {
+            let session = model.session(0).unwrap();
+            let buffers = session.allocate_all().unwrap();
+            session.commit().unwrap();
+            (session, buffers)
+        })
+        .collect();
+    sessions[0].1[0].write_at(0, &[255; 8]).unwrap();
+    let held = sessions[0].0.start().unwrap();
+    wait_until("the only worker to be held", || stage.counts.of("execute") == 1);
+    thread::scope(|scope| {
+        // More than a client may have waiting.
+        let releases: Vec<_> =
+            sessions[1..].iter().map(|(session, _)| scope.spawn(|| session.release())).collect();
+        let is_under_way = |session: &Session| session.state().unwrap() == SessionState::Releasing;
+        wait_until("the releases", || {
+            sessions[1..].iter().all(|(session, _)| is_under_way(session))
+        });
+        drop(models);
+        stage.counts.let_go();
+        releases.into_iter().for_each(|release| release.join().unwrap().unwrap());
+    });
+    held.wait().unwrap();
+    drop(sessions);
+    wait_until("the end of all models", || {
+        let stats = stage.server.stats();
+        (stats.models, stats.commits, stats.mappings) == (0, 0, 0)
+    });
+    assert_eq!((stage.counts.of("release"), stage.counts.of("unload")), (24, 24));
+}
+
+#[test]
+fn an_update_lets_go_of_what_it_replaces() {
+    alone("an_update_lets_go_of_what_it_replaces", || {
+        let stage = Stage::new();
+        let model = stage.client().load(b"echo").unwrap();
+        let session = model.session(0).unwrap();
+        let buffers = session.allocate_all().unwrap();
+        session.commit().unwrap();
+        let before = descriptors();
+        for round in 0..3000u32 {
+            let (fresh, seed) = (Buffer::alloc(8).unwrap(), (round % 100) as u8 + 20);
+            fresh.write_at(0, &[seed; 8]).unwrap();
+            session.update(&[(Direction::In, 0, &fresh)]).unwrap();
+            session.execute().unwrap();
+            assert_eq!(buffers[1].to_vec().unwrap(), [seed + 1; 8]);
+        }
+        // The commit keeps the last one.
+        assert_eq!((descriptors(), stage.server.stats().mappings), (before + 1, 2));
+        session.release().unwrap();
+        assert_eq!(descriptors(), before);
+    });
 }

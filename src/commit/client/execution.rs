@@ -2,16 +2,17 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::commit::client::link::{ClientLink, Patience, executed, unexpected};
 use crate::commit::client::state::Reply;
-use crate::error::{ErrorKind, Result};
+use crate::error::{CommitFault, ErrorKind, Result};
 
 /// The outcome of each session's execution, with the session's index.
 pub(super) type Outcomes = Vec<(u32, Result<()>)>;
 
-/// An execution under way: of one session, or of all committed sessions of a model. Dropping this does not cancel it.
+/// An execution under way: of one session, or of all committed sessions of a model. Dropping this does not cancel it, and
+/// the session is busy until its end.
 ///
 /// `T` is what a successful execution returns: nothing, or the outcome of each session.
 ///
@@ -23,6 +24,7 @@ pub(super) type Outcomes = Vec<(u32, Result<()>)>;
 /// receives while it waits for one of the same client. So no other thread should wait for answers of a client whose
 /// descriptor is used.
 #[derive(Debug)]
+#[must_use = "an execution is under way until one waits for its end"]
 pub struct Execution<T = ()> {
     ticket: Ticket,
     /// The indexes of the sessions, if all of a model are executed.
@@ -51,22 +53,24 @@ impl<T> Execution<T> {
     /// Of one session, as for [`Session::execute`](crate::commit::Session::execute). Of all sessions, the error that the
     /// connection ended with.
     pub fn wait(mut self) -> Result<T> {
-        let reply = self.ticket.wait()?;
+        let reply = self.ticket.wait(Patience::Forever)?;
         (self.outcome)(&self.sessions, reply)
     }
 
-    /// As [`wait`](Self::wait), for this long at most.
+    /// As [`wait`](Self::wait), until `deadline`.
     ///
     /// # Errors
     ///
-    /// As for [`wait`](Self::wait), and [`ErrorKind::TimedOut`]: the execution goes on, and the caller can wait once
-    /// more.
-    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<T> {
-        let reply = self.ticket.wait_timeout(timeout)?;
+    /// - As for [`wait`](Self::wait), and [`ErrorKind::TimedOut`]: the execution goes on, and the caller can wait once
+    ///   more.
+    /// - [`CommitFault::OutcomeTaken`]: the outcome was returned before.
+    pub fn wait_deadline(&mut self, deadline: Instant) -> Result<T> {
+        let reply = self.ticket.wait(Patience::Until(deadline))?;
         (self.outcome)(&self.sessions, reply)
     }
 
-    /// Returns the outcome, or `None` while the execution is under way. After `Some` the outcome is taken.
+    /// Returns the outcome, or `None` while the execution is under way. The outcome is returned once: later calls return
+    /// [`CommitFault::OutcomeTaken`].
     pub fn try_wait(&mut self) -> Option<Result<T>> {
         let reply = self.ticket.try_wait()?;
         Some(reply.and_then(|reply| (self.outcome)(&self.sessions, reply)))
@@ -100,15 +104,7 @@ struct Ticket {
 }
 
 impl Ticket {
-    fn wait(&mut self) -> Result<Reply> {
-        self.wait_with(Patience::Forever).unwrap_or_else(|| Err(unexpected()))
-    }
-
-    fn wait_timeout(&mut self, timeout: Duration) -> Result<Reply> {
-        let patience = match Instant::now().checked_add(timeout) {
-            Some(deadline) => Patience::Until(deadline),
-            None => Patience::Forever,
-        };
+    fn wait(&mut self, patience: Patience) -> Result<Reply> {
         self.wait_with(patience).unwrap_or_else(|| Err(unexpected()))
     }
 
@@ -117,9 +113,13 @@ impl Ticket {
     }
 
     fn wait_with(&mut self, patience: Patience) -> Option<Result<Reply>> {
+        if self.taken {
+            return Some(Err(CommitFault::OutcomeTaken.into()));
+        }
         let waited = self.link.wait(self.ticket, patience).transpose()?;
-        let is_late = |kind: &ErrorKind| matches!(kind, ErrorKind::TimedOut { .. });
-        self.taken = !waited.as_ref().is_err_and(|error| is_late(error.kind()));
+        let stays =
+            |kind: &ErrorKind| matches!(kind, ErrorKind::TimedOut { .. } | ErrorKind::Forked);
+        self.taken = !waited.as_ref().is_err_and(|error| stays(error.kind()));
         Some(waited)
     }
 }

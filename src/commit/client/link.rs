@@ -52,6 +52,7 @@ impl Shared {
 pub(super) struct Begun<'a> {
     shared: MutexGuard<'a, Shared>,
     ticket: u64,
+    until: Option<Instant>,
 }
 
 /// How long to wait for an answer.
@@ -101,6 +102,9 @@ impl ClientLink {
         mut begin: impl FnMut(&mut ClientState) -> Result<T>,
     ) -> Result<(MutexGuard<'_, Shared>, T)> {
         let mut shared = self.check()?;
+        if shared.state.has_unused() {
+            self.unload_unused(&mut shared);
+        }
         let begun = match begin(&mut shared.state) {
             Err(error) if *error.kind() == ErrorKind::Commit(CommitFault::Busy) => {
                 shared = self.poll(shared);
@@ -111,35 +115,37 @@ impl ClientLink {
         begun.map(|begun| (shared, begun))
     }
 
-    /// Begins a request.
+    /// Begins a request, which is sent until then at the latest.
     pub(super) fn begin(
         &self,
+        until: Option<Instant>,
         mut request: impl FnMut(&mut ClientState) -> Result<Pending>,
     ) -> Result<Begun<'_>> {
         let (shared, ticket) = self.begin_with(|state| {
             let request = request(state)?;
             state.begin(request)
         })?;
-        Ok(Begun { shared, ticket })
+        Ok(Begun { shared, ticket, until })
     }
 
     /// Begins and sends an execution of one session.
     #[inline]
-    fn send_execution(&self, session: SessionKey) -> Result<Begun<'_>> {
+    fn send_execution(&self, session: SessionKey, until: Option<Instant>) -> Result<Begun<'_>> {
         let (shared, (id, ticket)) = self.begin_with(|state| state.begin_execution(session))?;
-        let shared = self.send_bytes(shared, ticket, &message::execute_one(ticket, id))?;
-        Ok(Begun { shared, ticket })
+        let begun = Begun { shared, ticket, until };
+        let shared = self.send_bytes(begun, &message::execute_one(ticket, id))?;
+        Ok(Begun { shared, ticket, until })
     }
 
     /// Starts an execution of one session, and returns its ticket.
-    pub(super) fn start(&self, session: SessionKey) -> Result<u64> {
-        Ok(self.send_execution(session)?.ticket)
+    pub(super) fn start(&self, session: SessionKey, until: Option<Instant>) -> Result<u64> {
+        Ok(self.send_execution(session, until)?.ticket)
     }
 
     /// Executes one session, and waits for the answer.
     #[inline]
-    pub(super) fn execute(&self, session: SessionKey) -> Result<()> {
-        let Begun { mut shared, ticket } = self.send_execution(session)?;
+    pub(super) fn execute(&self, session: SessionKey, until: Option<Instant>) -> Result<()> {
+        let Begun { mut shared, ticket, .. } = self.send_execution(session, until)?;
         // Another thread may have received the answer while this one waited for room.
         if !shared.state.is_answered(ticket)
             && let Some(mut receiver) = shared.receiver.take()
@@ -147,7 +153,11 @@ impl ClientLink {
             drop(shared);
             // The usual answer says that this execution went well. Any other one stays in the ring.
             let mut well = false;
-            if let Ok(Some(received)) = receiver.peek()
+            let peeked = match until {
+                None => receiver.peek(),
+                Some(until) => receiver.peek_deadline(until),
+            };
+            if let Ok(Some(received)) = peeked
                 && received.kind() == MessageKind::Message
                 && message::is_executed(received.bytes()) == Some(ticket)
             {
@@ -160,7 +170,36 @@ impl ClientLink {
                 return Ok(());
             }
         }
-        executed(self.wait_forever(shared, ticket)?)
+        executed(self.wait_until(shared, ticket, until)?)
+    }
+
+    /// Asks the server to unload the models that nobody has a handle of, as far as there is room.
+    #[cold]
+    fn unload_unused(&self, shared: &mut Shared) {
+        while let Some((ticket, (key, id))) = shared.state.begin_close_of_unused() {
+            let message = Request::Unload { model: id }.encode(ticket);
+            match shared.sender.as_mut().map(|sender| sender.try_send(&message)) {
+                Some(Ok(())) => continue,
+                Some(Err(TrySendError::Failed(error))) => {
+                    self.end(shared, &error);
+                    shared.state.cancel(ticket);
+                }
+                // The next request looks once more, or the thread that sends.
+                Some(Err(TrySendError::Full { .. })) | None => {
+                    shared.state.cancel(ticket);
+                    shared.state.is_unused(key, id);
+                }
+            }
+            return;
+        }
+    }
+
+    /// Notes that nobody has a handle of a model. The caller does not wait.
+    pub(super) fn unload(&self, key: u64, id: u64) {
+        if let Ok(mut shared) = self.check() {
+            shared.state.is_unused(key, id);
+            self.unload_unused(&mut shared);
+        }
     }
 
     /// Receives what has come, without waiting.
@@ -185,8 +224,8 @@ impl ClientLink {
 
     /// Sends a request, and returns its ticket. If that fails, the request is canceled.
     pub(super) fn send(&self, begun: Begun<'_>, request: &Request) -> Result<u64> {
-        let Begun { shared, ticket } = begun;
-        drop(self.send_bytes(shared, ticket, &request.encode(ticket))?);
+        let ticket = begun.ticket;
+        drop(self.send_bytes(begun, &request.encode(ticket))?);
         Ok(ticket)
     }
 
@@ -197,11 +236,11 @@ impl ClientLink {
         request: &Request,
         bytes: &[u8],
     ) -> Result<u64> {
-        let Begun { shared, ticket } = begun;
-        let sent = self.send_unlocked(shared, ticket, |sender| {
+        let (ticket, until) = (begun.ticket, begun.until);
+        let sent = self.send_unlocked(begun, |sender| {
             let mut message = request.encode(ticket);
             message.extend_from_slice(bytes);
-            sender.send(&message)
+            send(sender, &message, until)
         });
         sent.map(|_| ticket)
     }
@@ -213,13 +252,14 @@ impl ClientLink {
         fds: &[BorrowedFd<'_>],
         request: impl FnOnce(Passed) -> Request,
     ) -> Result<u64> {
-        let Begun { shared, ticket } = begun;
-        let sent = self.send_unlocked(shared, ticket, |sender| {
-            let deadline = sender.default_deadline();
+        let (ticket, until) = (begun.ticket, begun.until);
+        let sent = self.send_unlocked(begun, |sender| {
+            let latest = sender.default_deadline();
+            let deadline = until.map_or(latest, |until| until.min(latest));
             let passed = sender.pass(fds, deadline);
             let sent = passed.and_then(|first| {
                 let passed = Passed { first, count: fds.len() as u32 };
-                sender.send(&request(passed).encode(ticket))
+                send(sender, &request(passed).encode(ticket), until)
             });
             if sent.is_err() {
                 // The server closes the descriptors that have travelled.
@@ -234,15 +274,17 @@ impl ClientLink {
     #[inline]
     fn send_bytes<'a>(
         &'a self,
-        mut shared: MutexGuard<'a, Shared>,
-        ticket: u64,
+        mut begun: Begun<'a>,
         message: &[u8],
     ) -> Result<MutexGuard<'a, Shared>> {
-        match shared.sender.as_mut().map(|sender| sender.try_send(message)) {
-            Some(Ok(())) => Ok(shared),
-            Some(Err(TrySendError::Failed(error))) => Err(self.cancel(shared, ticket, error)),
+        match begun.shared.sender.as_mut().map(|sender| sender.try_send(message)) {
+            Some(Ok(())) => Ok(begun.shared),
+            Some(Err(TrySendError::Failed(error))) => {
+                Err(self.cancel(begun.shared, begun.ticket, error))
+            }
             Some(Err(TrySendError::Full { .. })) | None => {
-                self.send_unlocked(shared, ticket, |sender| sender.send(message))
+                let until = begun.until;
+                self.send_unlocked(begun, |sender| send(sender, message, until))
             }
         }
     }
@@ -251,18 +293,22 @@ impl ClientLink {
     #[cold]
     fn send_unlocked<'a>(
         &'a self,
-        mut shared: MutexGuard<'a, Shared>,
-        ticket: u64,
+        begun: Begun<'a>,
         send: impl FnOnce(&mut Sender) -> Result<()>,
     ) -> Result<MutexGuard<'a, Shared>> {
+        let Begun { mut shared, ticket, until } = begun;
+        let start = Instant::now();
+        let patience = until.map_or(Patience::Forever, Patience::Until);
         let mut sender = loop {
-            match shared.sender.take() {
-                Some(sender) => break sender,
-                // The thread that has it puts it back after its send timeout at the latest.
+            if let Some(sender) = shared.sender.take() {
+                break sender;
+            }
+            // The thread that has it puts it back after its send timeout at the latest.
+            match self.sleep(shared, patience) {
+                Some(slept) => shared = slept,
                 None => {
-                    shared.sleepers += 1;
-                    shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
-                    shared.sleepers -= 1;
+                    let error = ErrorKind::TimedOut { after: start.elapsed() }.into();
+                    return Err(self.cancel(self.lock(), ticket, error));
                 }
             }
         };
@@ -270,6 +316,9 @@ impl ClientLink {
         let sent = send(&mut sender);
         let mut shared = self.lock();
         shared.sender = Some(sender);
+        if shared.state.has_unused() {
+            self.unload_unused(&mut shared);
+        }
         self.notify(&shared);
         match sent {
             Ok(()) => Ok(shared),
@@ -281,11 +330,16 @@ impl ClientLink {
     #[cold]
     fn cancel(&self, mut shared: MutexGuard<'_, Shared>, ticket: u64, error: Error) -> Error {
         shared.state.cancel(ticket);
+        self.end(&mut shared, &error);
+        error
+    }
+
+    /// Ends the connection, if this error of a send does so.
+    fn end(&self, shared: &mut Shared, error: &Error) {
         if is_end(error.kind()) {
             shared.state.end(error.kind().clone());
-            self.notify(&shared);
+            self.notify(shared);
         }
-        error
     }
 
     /// Waits for an answer. `None`: it has not come yet.
@@ -300,15 +354,25 @@ impl ClientLink {
         self.wait_from(self.lock(), ticket, patience)
     }
 
-    /// Waits for an answer as long as the server lives.
-    pub(super) fn wait_for(&self, ticket: u64) -> Result<Reply> {
+    /// Waits for an answer until then, or as long as the server lives. After [`ErrorKind::TimedOut`] nobody takes the answer.
+    pub(super) fn wait_for(&self, ticket: u64, until: Option<Instant>) -> Result<Reply> {
         self.generation.check()?;
-        self.wait_forever(self.lock(), ticket)
+        self.wait_until(self.lock(), ticket, until)
     }
 
     #[inline]
-    fn wait_forever(&self, shared: MutexGuard<'_, Shared>, ticket: u64) -> Result<Reply> {
-        self.wait_from(shared, ticket, Patience::Forever)?.ok_or_else(unexpected)
+    fn wait_until(
+        &self,
+        shared: MutexGuard<'_, Shared>,
+        ticket: u64,
+        until: Option<Instant>,
+    ) -> Result<Reply> {
+        let patience = until.map_or(Patience::Forever, Patience::Until);
+        let waited = self.wait_from(shared, ticket, patience);
+        if until.is_some() && waited.as_ref().is_err_and(Error::is_timeout) {
+            self.abandon(ticket);
+        }
+        waited?.ok_or_else(unexpected)
     }
 
     #[inline]
@@ -433,7 +497,11 @@ impl ClientLink {
     /// Nobody will take the outcome of this request.
     pub(super) fn abandon(&self, ticket: u64) {
         if self.is_here() {
-            self.lock().state.abandon(ticket);
+            let mut shared = self.lock();
+            shared.state.abandon(ticket);
+            if shared.state.has_unused() && shared.state.ended().is_none() {
+                self.unload_unused(&mut shared);
+            }
         }
     }
 
@@ -443,6 +511,14 @@ impl ClientLink {
             self.socket.use_descriptor();
         }
         self.socket.as_fd()
+    }
+}
+
+/// Sends a message until then, or for the sender's timeout.
+fn send(sender: &mut Sender, message: &[u8], until: Option<Instant>) -> Result<()> {
+    match until {
+        Some(until) => sender.send_deadline(message, until.min(sender.default_deadline())),
+        None => sender.send(message),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A client's handle of a model.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::commit::client::execution::{Execution, Outcomes};
 use crate::commit::client::link::ClientLink;
@@ -9,6 +10,7 @@ use crate::commit::client::state::{Pending, SessionKey};
 use crate::commit::description::{BufferInfo, Description, Layout, RegionInfo};
 use crate::commit::wire::message::Request;
 use crate::error::{CommitFault, Direction, Result};
+use crate::patience::after;
 
 /// A model that a service has loaded. Clones are handles of the same model.
 ///
@@ -29,6 +31,7 @@ pub(super) struct ModelHandle {
     id: u64,
     layout: Arc<Layout>,
     max_sessions: u32,
+    timeout: Option<Duration>,
 }
 
 impl Model {
@@ -36,9 +39,9 @@ impl Model {
         link: Arc<ClientLink>,
         (key, id): (u64, u64),
         layout: Arc<Layout>,
-        max_sessions: u32,
+        (max_sessions, timeout): (u32, Option<Duration>),
     ) -> Self {
-        Self { loaded: Arc::new(ModelHandle { link, key, id, layout, max_sessions }) }
+        Self { loaded: Arc::new(ModelHandle { link, key, id, layout, max_sessions, timeout }) }
     }
 
     /// Returns the description that the service gave.
@@ -117,9 +120,30 @@ impl Model {
     /// # Errors
     ///
     /// - [`CommitFault::NotCommitted`]: none is. [`CommitFault::Busy`]: one of them runs. Nothing is executed.
+    /// - [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut): the [client's timeout](crate::commit::Client::timeout) has
+    ///   passed, and the executions go on.
     /// - [`CommitFault::ModelClosed`], and the error that the connection ended with.
+    ///
+    /// An execution that fails is an outcome, and no error of this call.
     pub fn execute_all(&self) -> Result<Outcomes> {
-        self.start_all()?.wait()
+        self.execute_all_until(self.loaded.until())
+    }
+
+    /// Executes as [`execute_all`](Self::execute_all) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`execute_all`](Self::execute_all).
+    pub fn execute_all_deadline(&self, deadline: Instant) -> Result<Outcomes> {
+        self.execute_all_until(Some(deadline))
+    }
+
+    fn execute_all_until(&self, until: Option<Instant>) -> Result<Outcomes> {
+        let mut execution = self.start_all_until(until)?;
+        match until {
+            Some(until) => execution.wait_deadline(until),
+            None => execution.wait(),
+        }
     }
 
     /// Starts an execution of every session that is committed, and does not wait for it.
@@ -128,9 +152,13 @@ impl Model {
     ///
     /// As for [`execute_all`](Self::execute_all).
     pub fn start_all(&self) -> Result<Execution<Outcomes>> {
+        self.start_all_until(self.loaded.until())
+    }
+
+    fn start_all_until(&self, until: Option<Instant>) -> Result<Execution<Outcomes>> {
         let ModelHandle { link, key, .. } = &*self.loaded;
         let (mut indexes, mut ids) = (Vec::new(), Vec::new());
-        let begun = link.begin(|state| {
+        let begun = link.begin(until, |state| {
             let sessions;
             (sessions, ids) = state.begin_all(*key)?;
             indexes = sessions.iter().map(|session| session.index).collect();
@@ -145,10 +173,30 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`CommitFault::ModelClosed`]: the model is already closed; and the error that the connection ended with.
+    /// - [`CommitFault::ModelClosed`]: the model is already closed; and the error that the connection ended with.
+    /// - [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut): the [client's timeout](crate::commit::Client::timeout) has
+    ///   passed, and the model closes later.
     pub fn close(&self) -> Result<()> {
-        let ticket = self.loaded.start_close()?;
-        self.loaded.link.wait_for(ticket).map(drop)
+        self.close_until(self.loaded.until())
+    }
+
+    /// Closes as [`close`](Self::close) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`close`](Self::close).
+    pub fn close_deadline(&self, deadline: Instant) -> Result<()> {
+        self.close_until(Some(deadline))
+    }
+
+    fn close_until(&self, until: Option<Instant>) -> Result<()> {
+        let ModelHandle { link, key: model, id, .. } = &*self.loaded;
+        let begun = link.begin(until, |state| {
+            state.begin_close(*model)?;
+            Ok(Pending::Close { model: *model })
+        })?;
+        let ticket = link.send(begun, &Request::Unload { model: *id })?;
+        link.wait_for(ticket, until).map(drop)
     }
 }
 
@@ -166,22 +214,17 @@ impl ModelHandle {
         &self.layout
     }
 
-    fn start_close(&self) -> Result<u64> {
-        let (model, id) = (self.key, self.id);
-        let begun = self.link.begin(|state| {
-            state.begin_close(model)?;
-            Ok(Pending::Close { model })
-        })?;
-        self.link.send(begun, &Request::Unload { model: id })
+    /// Returns when a request that begins now times out.
+    #[inline]
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.timeout.map(after)
     }
 }
 
 impl Drop for ModelHandle {
     fn drop(&mut self) {
-        if self.link.is_here()
-            && let Ok(ticket) = self.start_close()
-        {
-            self.link.abandon(ticket);
+        if self.link.is_here() {
+            self.link.unload(self.key, self.id);
         }
     }
 }

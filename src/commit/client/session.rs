@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use crate::commit::buffer::{Buffer, Handle, Piece};
 use crate::commit::client::execution::Execution;
 use crate::commit::client::fills::Chosen;
 use crate::commit::client::link::unexpected;
 use crate::commit::client::model::ModelHandle;
-use crate::commit::client::state::{Pending, Reply, SessionKey, SessionState, exists};
+use crate::commit::client::state::{KeptBuffers, Pending, Reply, SessionKey, SessionState, exists};
 use crate::commit::wire::message::{Memory, Request};
 use crate::error::{CommitFault, Direction, Result, Unset};
 
@@ -21,6 +22,9 @@ use crate::error::{CommitFault, Direction, Result, Unset};
 ///
 /// - [`CommitFault::ModelClosed`] after the model is closed;
 /// - [`CommitFault::StaleSession`] after [`Model::sessions`](crate::commit::Model::sessions) has replaced the session;
+/// - [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut): the deadline or the
+///   [client's timeout](crate::commit::Client::timeout) has passed before the server's answer. The request goes on, and the
+///   session is busy until the answer comes;
 /// - the error that the connection ended with: [`ErrorKind::PeerClosed`](crate::ErrorKind::PeerClosed),
 ///   [`ErrorKind::PeerDied`](crate::ErrorKind::PeerDied);
 /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
@@ -135,6 +139,7 @@ impl Session {
     /// # Errors
     ///
     /// Those of [`Buffer::alloc`] and [`set`](Self::set). Nothing is set.
+    #[must_use = "a session does not keep its buffers"]
     pub fn allocate_all(&self) -> Result<Vec<Buffer>> {
         let regions = &self.model.layout().description().regions;
         let buffers = regions.iter().map(|region| Buffer::alloc(region.size));
@@ -160,7 +165,16 @@ impl Session {
     ///   [`CommitFault::Panicked`]: the server or its service refuses the commit.
     /// - [`CommitFault::Busy`]; see [`Session`].
     pub fn commit(&self) -> Result<u64> {
-        self.commit_with(false)
+        self.commit_until(false, self.model.until())
+    }
+
+    /// Commits as [`commit`](Self::commit) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit`](Self::commit).
+    pub fn commit_deadline(&self, deadline: Instant) -> Result<u64> {
+        self.commit_until(false, Some(deadline))
     }
 
     /// Commits the session, after it has allocated memory for every ext buffer that is unset. If the commit fails, these
@@ -170,14 +184,23 @@ impl Session {
     ///
     /// As for [`commit`](Self::commit), and those of [`Buffer::alloc`].
     pub fn commit_with_ext(&self) -> Result<u64> {
-        self.commit_with(true)
+        self.commit_until(true, self.model.until())
     }
 
-    fn commit_with(&self, automatic_ext: bool) -> Result<u64> {
+    /// Commits as [`commit_with_ext`](Self::commit_with_ext) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit_with_ext`](Self::commit_with_ext).
+    pub fn commit_with_ext_deadline(&self, deadline: Instant) -> Result<u64> {
+        self.commit_until(true, Some(deadline))
+    }
+
+    fn commit_until(&self, automatic_ext: bool, until: Option<Instant>) -> Result<u64> {
         let own = if automatic_ext { self.ext_buffers()? } else { Vec::new() };
         let mut chosen = Vec::new();
         let link = self.model.link();
-        let begun = link.begin(|state| {
+        let begun = link.begin(until, |state| {
             let (session, layout) = state.session(self.key)?;
             let description = layout.description();
             let mut machine = session.machine.clone();
@@ -186,7 +209,7 @@ impl Session {
                 machine.set_region(description, *region, piece, handle)?;
             }
             chosen = held(&machine.begin_commit(description, exists)?);
-            let keep = chosen.iter().map(|chosen| chosen.buffer.clone()).collect();
+            let keep = kept(&chosen);
             let before = std::mem::replace(&mut session.machine, machine);
             let before = (!own.is_empty()).then(|| Box::new(before));
             Ok(Pending::Commit { session: self.key, keep, before })
@@ -194,7 +217,7 @@ impl Session {
         let (model, (fds, memory)) = (self.model.id(), gather(&chosen));
         let request = |passed| Request::Commit { model, passed, memory };
         let ticket = link.send_with_descriptors(begun, &fds, request)?;
-        match link.wait_for(ticket)? {
+        match link.wait_for(ticket, until)? {
             Reply::Committed { id } => Ok(id),
             _ => Err(unexpected()),
         }
@@ -229,7 +252,16 @@ impl Session {
     /// - See [`Session`].
     #[inline]
     pub fn execute(&self) -> Result<()> {
-        self.model.link().execute(self.key)
+        self.model.link().execute(self.key, self.model.until())
+    }
+
+    /// Executes as [`execute`](Self::execute) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`execute`](Self::execute).
+    pub fn execute_deadline(&self, deadline: Instant) -> Result<()> {
+        self.model.link().execute(self.key, Some(deadline))
     }
 
     /// Starts an execution of the commit, and does not wait for it. `EnnExecuteModelAsync`.
@@ -238,11 +270,12 @@ impl Session {
     ///
     /// As for [`execute`](Self::execute), without those of the handler.
     pub fn start(&self) -> Result<Execution> {
-        let ticket = self.model.link().start(self.key)?;
+        let ticket = self.model.link().start(self.key, self.model.until())?;
         Ok(Execution::of_one(self.model.link().clone(), ticket))
     }
 
-    /// Replaces some buffers of the commit, between executions. The id stays.
+    /// Replaces some buffers of the commit, between executions. The id stays. The commit lets go of the buffers that it
+    /// replaces.
     ///
     /// # Errors
     ///
@@ -250,6 +283,27 @@ impl Session {
     /// - [`CommitFault::Busy`]: an execution is under way. [`CommitFault::NotCommitted`].
     /// - Those of [`set`](Self::set) and [`commit`](Self::commit).
     pub fn update(&self, buffers: &[(Direction, u32, &Buffer)]) -> Result<()> {
+        self.update_until(buffers, self.model.until())
+    }
+
+    /// Updates as [`update`](Self::update) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`update`](Self::update).
+    pub fn update_deadline(
+        &self,
+        buffers: &[(Direction, u32, &Buffer)],
+        deadline: Instant,
+    ) -> Result<()> {
+        self.update_until(buffers, Some(deadline))
+    }
+
+    fn update_until(
+        &self,
+        buffers: &[(Direction, u32, &Buffer)],
+        until: Option<Instant>,
+    ) -> Result<()> {
         let mut pieces: Vec<(usize, Piece, Weak<Handle>)> = Vec::new();
         for (direction, index, buffer) in buffers {
             let (piece, handle) = buffer.piece();
@@ -257,20 +311,18 @@ impl Session {
         }
         let (mut chosen, mut id) = (Vec::new(), 0);
         let link = self.model.link();
-        let begun = link.begin(|state| {
+        let begun = link.begin(until, |state| {
             let (session, layout) = state.session(self.key)?;
             let update;
             (id, update) = session.machine.begin_update(layout.description(), pieces.clone())?;
             chosen = held(update.changed());
-            // The old buffers are kept until the release: other views of them may be in use.
-            let mut keep = session.kept.clone();
-            keep.extend(chosen.iter().map(|chosen| chosen.buffer.clone()));
+            let keep = kept(&chosen);
             Ok(Pending::Update { session: self.key, update: Box::new(update), keep })
         })?;
         let (fds, memory) = gather(&chosen);
         let request = |passed| Request::Update { id, passed, memory };
         let ticket = link.send_with_descriptors(begun, &fds, request)?;
-        link.wait_for(ticket).map(drop)
+        link.wait_for(ticket, until).map(drop)
     }
 
     /// Releases the commit: the server refuses new executions at once, finishes the one that runs, and unmaps the
@@ -280,13 +332,26 @@ impl Session {
     ///
     /// [`CommitFault::NotCommitted`], [`CommitFault::Busy`]; see [`Session`].
     pub fn release(&self) -> Result<()> {
+        self.release_until(self.model.until())
+    }
+
+    /// Releases as [`release`](Self::release) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`release`](Self::release).
+    pub fn release_deadline(&self, deadline: Instant) -> Result<()> {
+        self.release_until(Some(deadline))
+    }
+
+    fn release_until(&self, until: Option<Instant>) -> Result<()> {
         let (link, mut id) = (self.model.link(), 0);
-        let begun = link.begin(|state| {
+        let begun = link.begin(until, |state| {
             id = state.session(self.key)?.0.machine.begin_release()?;
             Ok(Pending::Release { session: self.key, id })
         })?;
         let ticket = link.send(begun, &Request::Release { id })?;
-        link.wait_for(ticket).map(drop)
+        link.wait_for(ticket, until).map(drop)
     }
 }
 
@@ -298,6 +363,11 @@ fn held(chosen: &[Chosen<Weak<Handle>>]) -> Vec<Chosen<Arc<Handle>>> {
         Some(Chosen { region, buffer: chosen.buffer.upgrade()?, offset, len })
     };
     chosen.iter().filter_map(hold).collect()
+}
+
+/// Returns what a commit keeps of the chosen buffers.
+fn kept(chosen: &[Chosen<Arc<Handle>>]) -> KeptBuffers {
+    chosen.iter().map(|chosen| (chosen.region, chosen.buffer.clone())).collect()
 }
 
 /// Returns the descriptors of the chosen buffers, each once, and the memory of every region.

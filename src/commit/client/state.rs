@@ -282,16 +282,29 @@ impl<B> Update<B> {
     }
 }
 
+/// The buffers that a commit keeps alive, with their regions, which ascend.
+pub(in crate::commit) type KeptBuffers = Vec<(u32, Arc<Handle>)>;
+
 /// A session, and the buffers that its commit keeps alive.
 #[derive(Debug)]
 pub(in crate::commit) struct SessionEntry {
     pub machine: SessionMachine<Weak<Handle>>,
-    pub kept: Vec<Arc<Handle>>,
+    kept: KeptBuffers,
 }
 
 impl SessionEntry {
     fn new(description: &Description) -> Self {
         Self { machine: SessionMachine::new(description), kept: Vec::new() }
+    }
+
+    /// Keeps the new buffers of some regions, and lets go of those that they replace.
+    fn replace(&mut self, keep: KeptBuffers) {
+        for (region, buffer) in keep {
+            match self.kept.binary_search_by_key(&region, |(region, _)| *region) {
+                Ok(at) => self.kept[at].1 = buffer,
+                Err(at) => self.kept.insert(at, (region, buffer)),
+            }
+        }
     }
 }
 
@@ -325,14 +338,14 @@ pub(in crate::commit) enum Pending {
     Load,
     Commit {
         session: SessionKey,
-        keep: Vec<Arc<Handle>>,
+        keep: KeptBuffers,
         /// The session before automatic ext buffers were set.
         before: Option<Box<SessionMachine<Weak<Handle>>>>,
     },
     Update {
         session: SessionKey,
         update: Box<Update<Weak<Handle>>>,
-        keep: Vec<Arc<Handle>>,
+        keep: KeptBuffers,
     },
     ExecuteAll {
         sessions: Vec<SessionKey>,
@@ -401,9 +414,41 @@ pub(in crate::commit) struct ClientState {
     last: u64,
     /// The error that the connection ended with.
     ended: Option<ErrorKind>,
+    /// Models that nobody has a handle of, and whose server has not been asked to unload them: the key and the server's id.
+    unused: Vec<(u64, u64)>,
 }
 
 impl ClientState {
+    /// Notes that nobody has a handle of a model, which the server is to unload.
+    pub(super) fn is_unused(&mut self, key: u64, id: u64) {
+        self.unused.push((key, id));
+    }
+
+    /// Returns whether a model is to be unloaded that nobody has a handle of.
+    #[inline]
+    pub(super) fn has_unused(&self) -> bool {
+        !self.unused.is_empty()
+    }
+
+    /// Begins to close a model that nobody has a handle of. Returns the ticket, whose outcome nobody takes, and the server's id
+    /// of the model. If the request cannot be sent, the caller [cancels](Self::cancel) it, and notes the model once more.
+    pub(super) fn begin_close_of_unused(&mut self) -> Option<(u64, (u64, u64))> {
+        let (key, id) = self.unused.pop()?;
+        if self.begin_close(key).is_err() {
+            return self.begin_close_of_unused();
+        }
+        match self.begin(Pending::Close { model: key }) {
+            Ok(ticket) => {
+                self.abandon(ticket);
+                Some((ticket, (key, id)))
+            }
+            Err(_) => {
+                self.is_unused(key, id);
+                None
+            }
+        }
+    }
+
     /// Returns the error that the connection ended with.
     pub(super) fn ended(&self) -> Option<&ErrorKind> {
         self.ended.as_ref()
@@ -508,7 +553,18 @@ impl ClientState {
             Some(Ticketed::Executing { abandoned, .. }) => *abandoned = true,
             Some(Ticketed::Other(other)) if other.outcome.is_none() => other.abandoned = true,
             // The answer has come.
-            _ => drop(self.requests.remove(ticket)),
+            _ => {
+                if let Ok(Ticketed::Other(other)) = self.requests.remove(ticket) {
+                    self.forget(other.outcome);
+                }
+            }
+        }
+    }
+
+    /// Nobody has taken this outcome: a model that was loaded is unused.
+    fn forget(&mut self, outcome: Option<Outcome>) {
+        if let Some(Ok(Reply::Loaded { key, model, .. })) = outcome {
+            self.is_unused(key, model);
         }
     }
 
@@ -524,17 +580,26 @@ impl ClientState {
             Ticketed::Executing { session, abandoned } => {
                 let (session, abandoned) = (*session, *abandoned);
                 let outcome = execution_outcome(answer).ok_or(lie)?;
+                let outcome = outcome.map_err(|fault| self.late(fault, &[session]));
                 self.end_execution(session);
                 (outcome, abandoned)
             }
             Ticketed::Other(other) => {
                 let (request, abandoned) = (other.request.take().ok_or(lie)?, other.abandoned);
                 let outcome = request_outcome(ticket, &request, answer).ok_or(lie)?;
+                let outcome = outcome.map_err(|fault| match &request {
+                    Pending::ExecuteAll { sessions } => self.late(fault, sessions),
+                    Pending::Commit { session, .. } => {
+                        self.session(*session).err().unwrap_or(fault)
+                    }
+                    _ => fault,
+                });
                 (self.settle(request, outcome), abandoned)
             }
         };
         if abandoned {
             drop(self.requests.remove(ticket));
+            self.forget(Some(outcome));
         } else if let Some(entry) = self.requests.get_mut(ticket) {
             *entry = match (&*entry, outcome) {
                 (Ticketed::Executing { .. }, Ok(_)) => Ticketed::Executed,
@@ -545,6 +610,20 @@ impl ClientState {
             };
         }
         Ok(())
+    }
+
+    /// Returns the fault of an execution as the client knows it. A release or close that was sent before the execution ends the
+    /// id of its commit.
+    fn late(&mut self, fault: CommitFault, sessions: &[SessionKey]) -> CommitFault {
+        let CommitFault::UnknownId { id } = fault else { return fault };
+        for key in sessions {
+            match self.session(*key) {
+                Ok((session, _)) if session.machine.id() == Some(id) => return fault,
+                Ok(_) => {}
+                Err(fault) => return fault,
+            }
+        }
+        CommitFault::NotCommitted
     }
 
     /// Applies the outcome of a request, and returns it.
@@ -579,7 +658,7 @@ impl ClientState {
                     let done = outcome.is_ok();
                     session.machine.end_update(done.then_some(*update));
                     if done {
-                        session.kept = keep;
+                        session.replace(keep);
                     }
                 }
             }

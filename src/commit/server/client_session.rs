@@ -104,6 +104,9 @@ impl<S: Service> ClientSession<S> {
         if message.kind() != MessageKind::Message {
             return self.link.fail(unexpected(message.kind()));
         }
+        if self.host.is_ending() {
+            return;
+        }
         if let Some((ticket, id)) = message::is_execute_one(message.bytes()) {
             return self.start(ticket, id);
         }
@@ -117,6 +120,7 @@ impl<S: Service> ClientSession<S> {
     fn receive_long(self: &Arc<Self>, kind: MessageKind, message: Result<Copied>) {
         match message {
             _ if kind != MessageKind::Message => self.link.fail(unexpected(kind)),
+            Ok(copied) if self.host.is_ending() => free(copied),
             Ok(copied) => self.receive_other(copied),
             Err(error) => self.link.fail(error),
         }
@@ -158,6 +162,8 @@ impl<S: Service> ClientSession<S> {
         let take = |first, count| self.link.take_descriptors(first, count);
         let descriptors = match &request {
             Request::Execute { ids } => return self.start_batch(ticket, ids),
+            Request::Release { id } => return self.release(ticket, *id),
+            Request::Unload { model } => return self.unload(ticket, *model),
             Request::Discard { before } => {
                 // Taking none from there on drops those before.
                 let _ = take(*before, 0);
@@ -184,6 +190,37 @@ impl<S: Service> ClientSession<S> {
             }
             session.waiting.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+
+    /// Removes a commit, whose end answers the request. No limit of requests refuses this: a commit is removed once.
+    fn release(&self, ticket: u64, id: u64) {
+        let removed = self.ledger().commits.remove(id);
+        match removed {
+            Ok(commit) => {
+                commit.release_for(ticket);
+                // The service's `release` may take long: not here.
+                self.queue(move || drop(commit));
+            }
+            Err(fault) => self.answer(ticket, &Answer::Failed(fault)),
+        }
+    }
+
+    /// Removes a model and its commits, as [`release`](Self::release) does. The end of the model answers the request.
+    fn unload(&self, ticket: u64, id: u64) {
+        let mut ledger = self.ledger();
+        let removed = ledger.models.remove(id).map(|model| {
+            let is_of = |commit: &Arc<Committed<S>>| Arc::ptr_eq(commit.model(), &model);
+            let commits = ledger.commits.remove_all(is_of);
+            (model, commits)
+        });
+        drop(ledger);
+        match removed {
+            Ok((model, commits)) => {
+                model.close_for(ticket);
+                self.queue(move || drop((commits, model)));
+            }
+            Err(fault) => self.answer(ticket, &Answer::Failed(fault)),
+        }
     }
 
     /// Counts a request of `len` bytes that is to wait. Only the reactor's thread adds. `charge` is what the link's account

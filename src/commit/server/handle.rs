@@ -1,8 +1,10 @@
 //! The server: the thread that receives, the workers, and their end.
 
+use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::commit::server::client_session::ClientSession;
 use crate::commit::server::host::Host;
@@ -13,8 +15,12 @@ use crate::error::{Error, Result};
 use crate::reactor::{EventLoop, Reactor};
 use crate::transport::{Context, Listener};
 
-/// Runs a [`Service`] for any number of clients. Dropping the server ends it: executions that run and requests that
-/// wait are finished, and every client's link is closed in order.
+/// Runs a [`Service`] for any number of clients.
+///
+/// Dropping the server ends it. Executions that run and requests that wait are finished and answered, and later ones are
+/// not begun. Then the server closes every client's link in order. What takes longer than
+/// [`ServerOptions::shutdown_timeout`] is finished, too, but its client has seen the end of the link before. A server that
+/// one of its own handlers drops closes the links at once.
 ///
 /// # Examples
 ///
@@ -68,10 +74,12 @@ use crate::transport::{Context, Listener};
 /// assert_eq!(y.to_vec()?, b"HelloW23");
 /// # Ok::<(), slipring::Error>(())
 /// ```
-#[derive(Debug)]
+#[must_use = "the server ends when it is dropped"]
 pub struct Server {
     reactor: Reactor,
     tally: Arc<Tally>,
+    /// Finishes what runs and waits.
+    finish: Box<dyn Fn() + Send + Sync>,
     /// The first one receives, the others are workers.
     threads: Vec<JoinHandle<()>>,
 }
@@ -110,7 +118,20 @@ impl Server {
             }
             ControlFlow::Continue(())
         })?;
-        let mut server = Self { reactor, tally, threads: Vec::new() };
+        let (finishing, inline) = (host.clone(), reactor.clone());
+        let finish = Box::new(move || {
+            finishing.end();
+            let start = Instant::now();
+            let limit = finishing.options().shutdown_limit();
+            // Behind this nothing runs inline, and nothing more is queued.
+            let (done, is_done) = mpsc::channel();
+            inline.defer(move || {
+                let _ = done.send(());
+            });
+            let _ = is_done.recv_timeout(limit);
+            finishing.workers().finish(limit.saturating_sub(start.elapsed()));
+        });
+        let mut server = Self { reactor, tally, finish, threads: Vec::new() };
         let receiving = host.clone();
         server.start("slipring-commit", move || {
             if let Err(error) = events.run() {
@@ -140,10 +161,19 @@ impl Server {
     }
 }
 
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        self.reactor.shutdown();
         let this = std::thread::current().id();
+        if self.threads.iter().all(|thread| thread.thread().id() != this) {
+            (self.finish)();
+        }
+        self.reactor.shutdown();
         // A handler may drop the server. The workers end after the thread that receives, so that thread waits for none.
         if self.threads.first().is_some_and(|receives| receives.thread().id() == this) {
             return;

@@ -1,4 +1,4 @@
-//! Handlers of requests other than executions: load, commit, update, release, unload. Workers run them.
+//! Handlers of loads, commits and updates. Workers run them.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl ControlRequest {
         Self { ticket, request, message, _counted: counted, descriptors }
     }
 
-    /// Handles the request, and answers it. The end of a commit or model answers its release or unload.
+    /// Handles the request, and answers it.
     pub(super) fn handle<S: Service>(self, session: &Arc<ClientSession<S>>) {
         let ticket = self.ticket;
         match self.apply(session) {
@@ -79,24 +79,11 @@ impl ControlRequest {
                 commit.finish();
                 updated.map(|()| Some(Answer::Done))
             }
-            Request::Release { id } => {
-                let commit = session.ledger().commits.remove(id)?;
-                commit.release_for(self.ticket);
-                Ok(None)
-            }
-            Request::Unload { model } => {
-                let mut ledger = session.ledger();
-                let model = ledger.models.remove(model)?;
-                let commits =
-                    ledger.commits.remove_all(|commit| Arc::ptr_eq(commit.model(), &model));
-                // The ends of commits take this lock.
-                drop(ledger);
-                model.close_for(self.ticket);
-                drop(commits);
-                Ok(None)
-            }
             // The reactor's thread has handled these.
-            Request::Execute { .. } | Request::Discard { .. } => Ok(None),
+            Request::Execute { .. }
+            | Request::Discard { .. }
+            | Request::Release { .. }
+            | Request::Unload { .. } => Ok(None),
         }
     }
 }

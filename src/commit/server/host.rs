@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::commit::server::options::ServerOptions;
 use crate::commit::server::service::{Refused, Service};
@@ -18,12 +18,14 @@ pub(super) struct Host<S: Service> {
     workers: WorkerPool,
     /// The next number.
     numbers: AtomicU64,
+    /// The server ends: it begins nothing that clients ask for.
+    ending: AtomicBool,
 }
 
 impl<S: Service> Host<S> {
     pub(super) fn new(service: S, options: ServerOptions, tally: Arc<Tally>) -> Self {
         let (workers, numbers) = (WorkerPool::default(), AtomicU64::new(1));
-        Self { service, options, tally, workers, numbers }
+        Self { service, options, tally, workers, numbers, ending: AtomicBool::new(false) }
     }
 
     pub(super) fn service(&self) -> &S {
@@ -40,6 +42,17 @@ impl<S: Service> Host<S> {
 
     pub(super) fn workers(&self) -> &WorkerPool {
         &self.workers
+    }
+
+    /// Begins nothing that clients ask for from now on.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the server ends.
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     /// Returns a number, not 0, that this server has never returned before.

@@ -1,13 +1,14 @@
 //! The limits that a server sets, and its number of threads.
 
+use std::time::Duration;
+
 use crate::error::CommitFault;
 
 /// Regions that a server maps at most, of all clients together: a quarter of what the kernel grants a process by
 /// default (`vm.max_map_count`, 65530).
 const ALL_REGIONS: usize = 16384;
 
-/// Requests other than executions that one client may have waiting: 16 bound what a client can make the server
-/// remember, and no client of this library sends a second one before the first is answered.
+/// Loads, commits and updates that one client may have waiting: 16 bound what a client can make the server remember, and no client of this library sends a second one before the first is answered.
 pub(crate) const REQUESTS: usize = 16;
 
 /// Bytes of long requests that one client may have waiting, beside the first one, which may have any length.
@@ -22,14 +23,23 @@ pub struct ServerOptions {
     regions: usize,
     bytes: u64,
     unsealed: bool,
+    shutdown_timeout: Duration,
 }
 
 impl ServerOptions {
     /// Returns the defaults: as many workers as processors; for each client 64 models, 1024 commits, 8192 regions and
-    /// 64 GiB; sealed memory and dmabufs only.
+    /// 64 GiB; sealed memory and dmabufs only; 20 s for a shutdown.
     pub fn new() -> Self {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { workers, models: 64, commits: 1024, regions: 8192, bytes: 64 << 30, unsealed: false }
+        Self {
+            workers,
+            models: 64,
+            commits: 1024,
+            regions: 8192,
+            bytes: 64 << 30,
+            unsealed: false,
+            shutdown_timeout: Duration::from_secs(20),
+        }
     }
 
     /// Sets the number of worker threads, at least 1: so many handlers that are not
@@ -68,6 +78,16 @@ impl ServerOptions {
     pub fn allow_unsealed(mut self, allow: bool) -> Self {
         self.unsealed = allow;
         self
+    }
+
+    /// Sets how long a server that is dropped lets requests go on before it closes the links of its clients: 20 s by default.
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.shutdown_timeout = timeout;
+        self
+    }
+
+    pub(super) fn shutdown_limit(&self) -> Duration {
+        self.shutdown_timeout
     }
 
     pub(super) fn worker_count(&self) -> usize {

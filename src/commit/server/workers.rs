@@ -13,6 +13,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Something for one worker thread to run.
 type Job = Box<dyn FnOnce() + Send>;
@@ -23,6 +24,8 @@ pub(super) struct WorkerPool {
     queue: Mutex<Queue>,
     /// Notified when a job comes or the pool stops.
     changed: Condvar,
+    /// Notified when nothing is queued and nothing runs.
+    finished: Condvar,
 }
 
 #[derive(Default)]
@@ -33,6 +36,8 @@ struct Queue {
     jobs: HashMap<u64, VecDeque<Job>>,
     /// Threads that wait for a job.
     idle: usize,
+    /// Jobs that run.
+    running: usize,
     stopping: bool,
 }
 
@@ -45,6 +50,10 @@ impl Queue {
                 self.turns.push_back(client);
             }
         }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.running == 0 && self.turns.is_empty()
     }
 
     fn pop(&mut self) -> Option<Job> {
@@ -82,9 +91,14 @@ impl WorkerPool {
         let mut queue = self.queue();
         loop {
             if let Some(job) = queue.pop() {
+                queue.running += 1;
                 drop(queue);
                 job();
                 queue = self.queue();
+                queue.running -= 1;
+                if queue.is_finished() {
+                    self.finished.notify_all();
+                }
             } else if queue.stopping {
                 return;
             } else {
@@ -93,6 +107,12 @@ impl WorkerPool {
                 queue.idle -= 1;
             }
         }
+    }
+
+    /// Waits until nothing is queued and nothing runs, for so long at most.
+    pub(super) fn finish(&self, timeout: Duration) {
+        let (queue, unfinished) = (self.queue(), |queue: &mut Queue| !queue.is_finished());
+        drop(self.finished.wait_timeout_while(queue, timeout, unfinished));
     }
 
     /// Ends every thread that runs jobs, as soon as the queue is empty.

@@ -50,6 +50,25 @@ _KEEP_LIMIT = 12
 _INTERVAL = float(os.environ.get("VLLM_RINGBUFFER_WARNING_INTERVAL", "60"))
 
 
+class _Patience:
+    """How long a call may wait, over all of its steps."""
+
+    __slots__ = ("since", "timeout")
+
+    def __init__(self, timeout: float | None) -> None:
+        self.since = time.monotonic()
+        self.timeout = timeout
+
+    def slice(self, now: float) -> float:
+        """Returns how long the next step may wait before the next look around, in seconds."""
+        return _SLICE if self.timeout is None else min(max(0.0, self.timeout - (now - self.since)), _SLICE)
+
+    def check(self, now: float, text: Callable[[], str]) -> None:
+        """Raises ``TimedOut`` with the text if no time is left."""
+        if self.timeout is not None and now - self.since >= self.timeout:
+            raise TimedOut(f"timed out after {now - self.since:.3f} s: {text()}") from None
+
+
 class MessageQueue:
     """Hands Python objects from one process to many, as the class of the same name in vLLM does.
 
@@ -156,7 +175,7 @@ class MessageQueue:
         """Waits until all readers have joined. All processes call it."""
         if self._is_writer:
             if self._publisher is not None:
-                self._meet(self._publisher, None)
+                self._meet(self._publisher, _Patience(None))
                 # A pickle is never empty.
                 self._publisher.send(b"")
             if self._remote_writer is not None:
@@ -199,20 +218,21 @@ class MessageQueue:
     def _send(self, packer: Packer, short: bytes | None, timeout: float | None) -> None:
         publisher = self._publisher
         if publisher is not None:
+            patience = _Patience(timeout)
             if not self._is_met:
-                self._meet(publisher, timeout)
+                self._meet(publisher, patience)
             if events := publisher.events():
                 self._note(events)
             self._check_lost()
             if short is None:
-                self._send_block(publisher, packer.block_len(), packer.write_to, timeout)
+                self._send_block(publisher, packer.block_len(), packer.write_to, patience)
             elif timeout is None:
                 try:
                     publisher.send(short)
                 except TimedOut:
-                    self._retry(publisher, lambda wait: publisher.send(short, timeout=wait), None)
+                    self._retry(publisher, lambda wait: publisher.send(short, timeout=wait), patience)
             else:
-                self._retry(publisher, lambda wait: publisher.send(short, timeout=wait), timeout)
+                self._retry(publisher, lambda wait: publisher.send(short, timeout=wait), patience)
             if events := publisher.events():
                 self._note(events)
                 # A reader that died has made room. One that has left may have read the object before.
@@ -230,24 +250,27 @@ class MessageQueue:
         assert self._is_writer, "Only writers can acquire write"
         publisher = self._publisher
         assert publisher is not None, "the queue has no local reader"
+        patience = _Patience(timeout)
         if not self._is_met:
-            self._meet(publisher, timeout)
+            self._meet(publisher, patience)
         length = self.handle.max_chunk_bytes
-        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), timeout, length)
+        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), patience, length)
         with memoryview(block) as chunk:
             yield chunk
-        self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), timeout)
+        # The caller's own time does not count.
+        patience = _Patience(timeout)
+        self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), patience)
 
     def _send_block(
-        self, publisher: Publisher, length: int, write: Callable[[memoryview], None], timeout: float | None
+        self, publisher: Publisher, length: int, write: Callable[[memoryview], None], patience: _Patience
     ) -> None:
-        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), timeout, length)
+        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), patience, length)
         with memoryview(block) as view:
             write(view)
-        self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), timeout)
+        self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), patience)
 
     def _retry(
-        self, publisher: Publisher, attempt: Callable[[float], _T], timeout: float | None, needed: int = 0
+        self, publisher: Publisher, attempt: Callable[[float], _T], patience: _Patience, needed: int = 0
     ) -> _T:
         """Makes attempts, which wait for so many seconds, until one works. Looks after the readers in between.
 
@@ -255,9 +278,9 @@ class MessageQueue:
         """
         start = warned = now = time.monotonic()
         while True:
-            left = _SLICE if timeout is None else max(0.0, timeout - (now - start))
+            left = patience.slice(now)
             try:
-                return attempt(min(left, _SLICE))
+                return attempt(left)
             except (TimedOut, ResourceLimit) as error:
                 if isinstance(error, ResourceLimit):
                     # Readers hold the memory: no wait of the publisher ends when they give it back.
@@ -268,8 +291,7 @@ class MessageQueue:
                 self._check_lost()
                 self._check_shutdown()
                 now = time.monotonic()
-                if timeout is not None and now - start >= timeout:
-                    raise TimedOut(f"timed out after {now - start:.3f} s: {self._slowest(publisher)}") from None
+                patience.check(now, lambda: self._slowest(publisher))
                 if now - warned >= _INTERVAL:
                     warned = now
                     logger.warning("the queue waits for %.0f s: %s", now - start, self._slowest(publisher))
@@ -299,7 +321,7 @@ class MessageQueue:
             # One object would keep the frames of all calls that it ended.
             raise type(self._lost)(*self._lost.args)
 
-    def _meet(self, publisher: Publisher, timeout: float | None) -> None:
+    def _meet(self, publisher: Publisher, patience: _Patience) -> None:
         """Waits until all readers have joined: from then on they get every message."""
         start = time.monotonic()
         warned = start
@@ -313,8 +335,7 @@ class MessageQueue:
             self._check_shutdown()
             now = time.monotonic()
             text = f"{met} of {self.n_local_reader} local readers have joined"
-            if timeout is not None and now - start >= timeout:
-                raise TimedOut(f"timed out after {now - start:.3f} s: {text}")
+            patience.check(now, lambda text=text: text)
             if now - warned >= _INTERVAL:
                 warned = now
                 logger.warning("the queue waits for %.0f s: %s", now - start, text)
