@@ -144,7 +144,7 @@ impl Buffer {
     ///
     /// - [`CommitFault::EmptyBuffer`], [`CommitFault::Range`]: the object lacks some of these bytes.
     /// - [`CommitFault::Unsupported`]: the descriptor is one of a pipe or a directory, or cannot be read at an offset.
-    /// - [`ErrorKind::DescriptorLimit`]
+    /// - [`ErrorKind::Os`]: the descriptor is closed. [`ErrorKind::DescriptorLimit`]
     pub fn import_at(fd: impl AsFd, len: u64, offset: u64) -> Result<Self> {
         check_len(len)?;
         let fd = fd.as_fd();
@@ -163,10 +163,13 @@ impl Buffer {
     pub fn wrap(fd: impl AsFd, len: u64, offset: u64) -> Result<Self> {
         check_len(len)?;
         if offset.checked_add(len).is_none() {
-            return Err(CommitFault::Range { offset, len, size: u64::MAX }.into());
+            return Err(CommitFault::Range { region: None, offset, len, size: u64::MAX }.into());
         }
         let fd = fd.as_fd();
-        let object = object_of(fd).unwrap_or(Object::Memfd);
+        let object = match object_of(fd) {
+            Err(error) if matches!(error.kind(), ErrorKind::Os { .. }) => return Err(error),
+            object => object.unwrap_or(Object::Memfd),
+        };
         Root::new_buffer(duplicate(fd)?, object, true, (offset, len), None)
     }
 
@@ -179,7 +182,7 @@ impl Buffer {
         check_len(len)?;
         let Handle { root, offset: start, len: size, .. } = &*self.handle;
         if offset.checked_add(len).is_none_or(|end| end > *size) {
-            return Err(CommitFault::Range { offset, len, size: *size }.into());
+            return Err(CommitFault::Range { region: None, offset, len, size: *size }.into());
         }
         Ok(Self::of(root.clone(), start + offset, len))
     }
@@ -310,7 +313,13 @@ fn check_len(len: u64) -> Result<()> {
     if len == 0 { Err(CommitFault::EmptyBuffer.into()) } else { Ok(()) }
 }
 
+/// Returns the kind of the object behind a descriptor.
+///
+/// # Errors
+///
+/// [`ErrorKind::Os`]: the descriptor is closed. [`CommitFault::Unsupported`]
 fn object_of(fd: BorrowedFd<'_>) -> Result<Object> {
+    rustix::io::fcntl_getfd(fd).map_err(|errno| Error::os("F_GETFD", errno))?;
     match crate::region::is_dmabuf(fd) {
         Ok(true) => Ok(Object::Dmabuf),
         Ok(false) => Ok(Object::Memfd),
@@ -330,13 +339,13 @@ pub(super) fn open(fd: BorrowedFd<'_>, object: Object, offset: u64, len: u64) ->
     };
     Opened::new(source, offset, len).map_err(|error| match error.kind() {
         ErrorKind::Region(RegionFault::Overflow { offset, len }) => {
-            CommitFault::Range { offset: *offset, len: *len, size: u64::MAX }.into()
+            CommitFault::Range { region: None, offset: *offset, len: *len, size: u64::MAX }.into()
         }
         ErrorKind::Region(RegionFault::Offset { offset, size }) => {
-            CommitFault::Range { offset: *offset, len, size: *size }.into()
+            CommitFault::Range { region: None, offset: *offset, len, size: *size }.into()
         }
         ErrorKind::Region(RegionFault::Range { offset, len, size }) => {
-            CommitFault::Range { offset: *offset, len: *len, size: *size }.into()
+            CommitFault::Range { region: None, offset: *offset, len: *len, size: *size }.into()
         }
         ErrorKind::Region(_) => CommitFault::Unsupported { why: format!("{error:#}") }.into(),
         _ => error,

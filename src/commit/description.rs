@@ -1,6 +1,6 @@
 //! The description of a model: its buffers, and the regions that hold them.
 
-use crate::error::{CommitFault, Direction};
+use crate::error::{CommitFault, Direction, Slot};
 use crate::tensor::{DType, Shape};
 
 /// The largest number of buffers of a model, and of regions. Part of the wire format.
@@ -67,6 +67,12 @@ pub struct BufferInfo {
 }
 
 impl BufferInfo {
+    /// Returns what errors call the buffer.
+    pub(super) fn slot(&self) -> Slot {
+        let (direction, index, label) = (self.direction, self.index, self.label.clone());
+        Slot::Buffer { direction, index, label }
+    }
+
     /// Returns a tensor of index 0, at the start of region 0.
     ///
     /// Batch, width, height and channels are the last four dimensions. Dimensions before them multiply the batch.

@@ -293,6 +293,12 @@ impl Driver {
                 self.state.abandon(ticket);
                 let mut open = self.under_way.iter_mut().filter(|request| request.ticket == ticket);
                 open.by_ref().for_each(|request| request.abandoned = true);
+                // The handle of a load that was abandoned is nobody's.
+                if let Some((ticket, _)) = self.state.begin_close_of_unused() {
+                    self.note(ticket, Vec::new(), None);
+                    let open = self.under_way.last_mut();
+                    open.into_iter().for_each(|request| request.abandoned = true);
+                }
             }
             13 => {
                 self.state.cancel(ticket);

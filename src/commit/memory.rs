@@ -89,7 +89,7 @@ impl<'a> View<'a> {
     fn at(&self, offset: u64, len: u64) -> Result<u64> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
-            _ => Err(CommitFault::Range { offset, len, size: self.len }.into()),
+            _ => Err(CommitFault::Range { region: None, offset, len, size: self.len }.into()),
         }
     }
 

@@ -41,9 +41,9 @@ mod wire;
 
 #[doc(no_inline)]
 pub use crate::error::CommitFault;
-pub use crate::error::{Direction, Unset};
+pub use crate::error::{Direction, Slot, Unset};
 pub use buffer::Buffer;
-pub use client::{Client, Execution, Model, Session, SessionState};
+pub use client::{Client, Execution, Model, Outcomes, Session, SessionState};
 pub use description::{BufferInfo, Description, RegionInfo};
 pub use memory::View;
 pub use server::{

@@ -29,6 +29,40 @@ impl fmt::Display for Direction {
     }
 }
 
+/// A buffer of a model, or a region without buffers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Slot {
+    /// A buffer.
+    Buffer {
+        /// The buffer's direction.
+        direction: Direction,
+        /// Its index in this direction.
+        index: u32,
+        /// Its label.
+        label: String,
+    },
+    /// A region.
+    Region {
+        /// The region's index.
+        index: u32,
+    },
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buffer { direction, index, label } if label.is_empty() => {
+                write!(f, "{direction} {index}")
+            }
+            Self::Buffer { direction, index, label } => {
+                write!(f, "{direction} {index} ({label:?})")
+            }
+            Self::Region { index } => write!(f, "region {index}"),
+        }
+    }
+}
+
 /// A buffer or region that a session lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -148,8 +182,10 @@ pub enum CommitFault {
     #[error("the buffer is wrapped, not mapped: import it to access its bytes")]
     NotMapped,
     /// The range exceeds the buffer or its object.
-    #[error("{len} bytes at {offset} go past the end at {size}")]
+    #[error("{}{len} bytes at {offset} go past the end at {size}", of_region(*region))]
     Range {
+        /// The region that the service refuses. `None`: a buffer of this process.
+        region: Option<u32>,
         /// Start of the range in bytes.
         offset: u64,
         /// Length of the range in bytes.
@@ -158,8 +194,10 @@ pub enum CommitFault {
         size: u64,
     },
     /// The buffer's length differs from that of the tensor or region.
-    #[error("a buffer of {len} bytes where the model needs {expected}")]
+    #[error("{slot}: a buffer of {len} bytes, the model needs {expected}")]
     Size {
+        /// What the buffer is for.
+        slot: Slot,
         /// The buffer's length in bytes.
         len: u64,
         /// The length that the model needs.
@@ -175,9 +213,11 @@ pub enum CommitFault {
     },
     /// The view's place in its buffer differs from the tensor's place in its region.
     #[error(
-        "a view at {offset}, where the model needs one at {expected} of a buffer of {size} bytes"
+        "{slot}: a view at {offset}, the model needs one at {expected} of a buffer of {size} bytes"
     )]
     Placement {
+        /// What the view is for.
+        slot: Slot,
         /// The view's start, in bytes of its buffer.
         offset: u64,
         /// The tensor's start, in bytes of its region.
@@ -228,7 +268,7 @@ pub enum CommitFault {
     },
     /// The region's owner can shrink its memory.
     #[error(
-        "region {region} can be truncated by its owner or has holes: seal it (ServerOptions::allow_unsealed)"
+        "region {region} can be truncated by its owner: seal it with F_SEAL_SHRINK (or ServerOptions::allow_unsealed)"
     )]
     Unsealed {
         /// The region.
@@ -245,6 +285,12 @@ pub enum CommitFault {
     Memory {
         /// The region.
         region: u32,
+        /// The difference.
+        why: String,
+    },
+    /// The memory of a model that is loaded from a descriptor is not what the client says.
+    #[error("memory of the model: {why}")]
+    Model {
         /// The difference.
         why: String,
     },
@@ -282,6 +328,10 @@ pub enum CommitFault {
         /// The server's text.
         why: String,
     },
+}
+
+fn of_region(region: Option<u32>) -> String {
+    region.map(|region| format!("region {region}: ")).unwrap_or_default()
 }
 
 fn list(unset: &[Unset]) -> String {

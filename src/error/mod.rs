@@ -22,7 +22,7 @@ mod tensor;
 pub use attempt::{TryRecvError, TrySendError};
 pub use commit::CommitFault;
 #[doc(hidden)]
-pub use commit::{Direction, Unset};
+pub use commit::{Direction, Slot, Unset};
 pub use cuda::{CudaFault, GpuUuid};
 pub use fault::Fault;
 #[doc(no_inline)]

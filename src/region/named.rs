@@ -165,6 +165,11 @@ impl Opened {
         matches!(&self.backing, Backing::Host { windows, .. } if windows.footing() == Footing::Loose)
     }
 
+    /// Returns whether the object is sealed against truncation, and some of its pages are not allocated.
+    pub fn has_holes(&self) -> bool {
+        matches!(&self.backing, Backing::Host { object, .. } if self.is_loose() && object.is_kept_long())
+    }
+
     /// Returns the mapping of sealed memory. It outlives the descriptor. Returns `None` if the memory is not
     /// sealed.
     pub fn map(&self, writable: bool) -> Result<Option<ForeignMapping>> {

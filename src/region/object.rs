@@ -87,10 +87,15 @@ impl Object {
         self.writable && !self.seals().intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)
     }
 
+    /// Returns whether nobody can truncate the object.
+    pub(super) fn is_kept_long(&self) -> bool {
+        self.seals().contains(SealFlags::SHRINK)
+    }
+
     /// Returns whether an access to the first `end` bytes can raise no signal: nobody can truncate them, and
     /// their pages are allocated.
     pub(super) fn is_sealed(&self, end: u64) -> bool {
-        if !self.seals().contains(SealFlags::SHRINK) {
+        if !self.is_kept_long() {
             return false;
         }
         match present_pages(&self.fd, 0, end) {

@@ -426,7 +426,7 @@ fn a_forked_child_can_use_nothing_of_a_client_and_harms_nobody() {
                 is_forked(session.set_region(0, &buffers[0]));
                 is_forked(session.state());
                 is_forked(session.id());
-                is_forked(session.unset());
+                is_forked(session.missing());
                 is_forked(model.execute_all());
                 is_forked(model.sessions(2));
                 is_forked(model.session(0));

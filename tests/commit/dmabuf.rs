@@ -60,7 +60,8 @@ fn a_dmabuf_is_as_long_as_lseek_says() {
     // The server checks a wrapped dmabuf.
     let beyond = Buffer::wrap(&dmabuf, 8, size - 7).unwrap();
     session.set_all(&[&beyond, &y]).unwrap();
-    assert_eq!(fault(session.commit()), CommitFault::Range { offset: size - 7, len: 8, size });
+    let range = CommitFault::Range { region: Some(0), offset: size - 7, len: 8, size };
+    assert_eq!(fault(session.commit()), range);
     assert_eq!(session.state().unwrap(), SessionState::Complete);
     let stats = stage.server.stats();
     assert_eq!((stats.commits, stats.mappings, stats.descriptors), (0, 0, 0));

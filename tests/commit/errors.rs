@@ -2,7 +2,7 @@
 
 use slipring::commit::{
     Buffer, Client, CommitFault, Direction, Model, ServerOptions, ServerStats, Session,
-    SessionState, Unset,
+    SessionState, Slot, Unset,
 };
 use slipring::{Error, ErrorKind};
 
@@ -52,7 +52,7 @@ impl Scene {
         let mut stats = stage.server.stats();
         stats.failures = 0;
         let asked = ["execute", "release"].map(|what| stage.counts.of(what));
-        (session.state().unwrap(), session.id().ok(), session.unset().unwrap(), stats, asked)
+        (session.state().unwrap(), session.id().ok(), session.missing().unwrap(), stats, asked)
     }
 
     /// Checks that a call fails with this fault, and changes nothing.
@@ -73,12 +73,18 @@ impl Scene {
     }
 }
 
+/// What errors call the first buffer of a direction.
+fn slot(label: &str, direction: Direction) -> Slot {
+    Slot::Buffer { direction, index: 0, label: label.into() }
+}
+
 #[test]
 fn a_set_that_is_refused_sets_nothing() {
     let scene = Scene::new("echo");
     let Scene { session, x, y, .. } = &scene;
     let nine = Buffer::alloc(9).unwrap();
-    let size = CommitFault::Size { len: 9, expected: 8 };
+    let size = |slot| CommitFault::Size { slot, len: 9, expected: 8 };
+    let (input, output) = (slot("x", Direction::In), slot("y", Direction::Out));
     let unknown = |direction, index, count| CommitFault::UnknownBuffer { direction, index, count };
     let label = |label: &str| CommitFault::UnknownLabel { label: label.into() };
     for committed in [false, true] {
@@ -98,10 +104,11 @@ fn a_set_that_is_refused_sets_nothing() {
             scene.refuses(&committed, || session.commit_with_ext());
             scene.refuses(&committed, || scene.model.sessions(2));
         } else {
-            scene.refuses(&size, || session.set(Direction::In, 0, &nine));
-            scene.refuses(&size, || session.set_by_label("y", &nine));
-            scene.refuses(&size, || session.set_all(&[x, &nine]));
-            scene.refuses(&size, || session.set_region(0, &nine));
+            scene.refuses(&size(input.clone()), || session.set(Direction::In, 0, &nine));
+            scene.refuses(&size(output.clone()), || session.set_by_label("y", &nine));
+            scene.refuses(&size(output.clone()), || session.set_all(&[x, &nine]));
+            let region = Slot::Region { index: 0 };
+            scene.refuses(&size(region), || session.set_region(0, &nine));
             let region = CommitFault::UnknownRegion { index: 2, count: 2 };
             scene.refuses(&region, || session.set_region(2, x));
             let count = |count| CommitFault::Count { count, expected: 2 };
@@ -154,7 +161,7 @@ fn an_update_that_is_refused_leaves_the_old_buffers() {
     session.commit().unwrap();
     let (nine, unlucky) = (Buffer::alloc(9).unwrap(), Buffer::alloc(8).unwrap());
     unlucky.write_at(0, &[13; 8]).unwrap();
-    let size = CommitFault::Size { len: 9, expected: 8 };
+    let size = CommitFault::Size { slot: slot("x", Direction::In), len: 9, expected: 8 };
     let overlap = CommitFault::Overlap { region: 0, other: 1, id: 0 };
     let refused = CommitFault::Refused { code: 0, why: "thirteen".into() };
     for (fault, buffer) in [(size, &nine), (overlap, y), (refused, &unlucky)] {
@@ -233,7 +240,7 @@ fn queries_are_answered_from_the_load_reply_also_after_the_service_has_gone() {
     // Query and set both find the first of several equal labels.
     session.set_by_label("x", &Buffer::alloc(8).unwrap()).unwrap();
     let sixteen = Buffer::alloc(16).unwrap();
-    let size = CommitFault::Size { len: 16, expected: 8 };
+    let size = CommitFault::Size { slot: slot("x", Direction::In), len: 16, expected: 8 };
     assert_eq!(fault(session.set_by_label("x", &sixteen)), size);
     drop(stage);
     for _ in 0..2 {

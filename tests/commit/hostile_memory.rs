@@ -91,7 +91,7 @@ fn commits_invalid_memory(watch: &Watch) {
     for kind in kinds {
         let first = raw.pass(&[kind.as_fd()]);
         let load = head(LOAD_DESCRIPTOR, 0, 9).u64(first).u64(0).u64(4).0;
-        assert_eq!(raw.ask(&load), Some((9, Said::Failed(13))));
+        assert_eq!(raw.ask(&load), Some((9, Said::Failed(18))));
     }
     for (offset, len) in [(13, 4), (u64::MAX, 4), (0, u64::MAX), (0, 17)] {
         let first = raw.pass(&[good.as_fd()]);
@@ -128,7 +128,7 @@ fn commits_holes(watch: &Watch) {
             let done = raw.ask(&head(EXECUTE, 1, 4).u64(id).0);
             assert_eq!(done, Some((4, Said::Executed(0))));
         }
-        other => assert_eq!(other, Some((3, Said::Failed(11)))),
+        other => assert_eq!(other, Some((3, Said::Failed(13)))),
     }
     raw.works(model);
 }

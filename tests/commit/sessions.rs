@@ -1,13 +1,13 @@
 //! Sessions: what each call answers in each state, on both sides.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use slipring::commit::{
-    Buffer, CommitFault, Direction, Model, ServerOptions, Session, SessionState, Unset,
+    Buffer, CommitFault, Direction, Model, ServerOptions, Session, SessionState, Slot, Unset,
 };
 use slipring::{Error, ErrorKind};
 
@@ -116,7 +116,7 @@ fn a_model_is_loaded_from_a_descriptor_at_any_offset() {
     let model = stage.client().load_descriptor(&fd, 1001, 10).unwrap();
     assert_eq!(model.count(Direction::Ext), 2);
     let fault = fault(stage.client().load_descriptor(&fd, 4090, 10));
-    assert_eq!(fault, CommitFault::Range { offset: 4090, len: 10, size: 4096 });
+    assert_eq!(fault, CommitFault::Range { region: None, offset: 4090, len: 10, size: 4096 });
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_commit_of_an_incomplete_session_lists_all_that_is_unset_and_is_not_sent() {
         unset(Direction::Ext, 1, false),
     ];
     assert_eq!(fault(session.commit()), CommitFault::Incomplete { unset: missing.clone() });
-    assert_eq!((session.unset().unwrap(), stage.counts.of("commit")), (missing, 0));
+    assert_eq!((session.missing().unwrap(), stage.counts.of("commit")), (missing, 0));
     // Automatic ext buffers do not fill inputs and outputs.
     let CommitFault::Incomplete { unset } = fault(session.commit_with_ext()) else { panic!() };
     assert_eq!((unset.len(), session.state().unwrap()), (2, SessionState::Partial));
@@ -146,7 +146,7 @@ fn automatic_ext_buffers_are_undone_when_the_commit_fails() {
     let quota = CommitFault::Quota { what: "commits", used: 0, needed: 1, limit: 0 };
     assert_eq!(fault(ready.session.commit_with_ext()), quota);
     let scratch = Unset::Buffer { direction: Direction::Ext, index: 0, released: false };
-    assert_eq!(ready.session.unset().unwrap(), [scratch]);
+    assert_eq!(ready.session.missing().unwrap(), [scratch]);
 
     let stage = Stage::new();
     let ready = Ready::new(&stage, "ext");
@@ -259,6 +259,71 @@ fn memory_that_its_owner_can_truncate_is_refused_unless_it_is_allowed() {
 }
 
 #[test]
+fn sealed_memory_with_holes_and_a_model_that_its_owner_can_truncate_are_refused_for_what_they_are()
+{
+    let seals = SealFlags::SHRINK | SealFlags::GROW;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let sparse = rustix::fs::memfd_create("slipring-test", flags).unwrap();
+    rustix::fs::ftruncate(&sparse, 8).unwrap();
+    rustix::fs::fcntl_add_seals(&sparse, seals).unwrap();
+    let stage = Stage::new();
+    let ready = Ready::new(&stage, "echo");
+    let holes = Buffer::wrap(&sparse, 8, 0).unwrap();
+    ready.session.set(Direction::In, 0, &holes).unwrap();
+    let text = fault(ready.session.commit()).to_string();
+    assert!(text.starts_with("region 0: sealed, but not all"), "{text}");
+    // The remedy of the text.
+    rustix::fs::fallocate(&sparse, FallocateFlags::empty(), 0, 8).unwrap();
+    ready.session.commit().unwrap();
+
+    let loose = memfd(8, SealFlags::empty());
+    rustix::io::pwrite(&loose, b"echo", 0).unwrap();
+    let refused = fault(stage.client().load_descriptor(&loose, 0, 4));
+    assert!(
+        matches!(&refused, CommitFault::Model { why } if why.contains("F_SEAL_SHRINK")),
+        "{refused}"
+    );
+    rustix::fs::fcntl_add_seals(&loose, SealFlags::SHRINK).unwrap();
+    stage.client().load_descriptor(&loose, 0, 4).unwrap();
+}
+
+#[test]
+fn a_closed_descriptor_is_an_error_of_the_system() {
+    // SAFETY: no descriptor has this number, as none is below the limit of any process; the calls only name it.
+    let closed = unsafe { BorrowedFd::borrow_raw(1 << 30) };
+    let answers =
+        [Buffer::import(closed, 8), Buffer::import_at(closed, 8, 1), Buffer::wrap(closed, 8, 0)];
+    for answer in answers {
+        let error = answer.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Os { .. }), "{error:?}");
+        assert!(format!("{error:#}").contains("Bad file descriptor"), "{error:#}");
+    }
+}
+
+#[test]
+fn a_session_is_cleared_unless_it_is_committed() {
+    let stage = Stage::new();
+    let ready = Ready::committed(&stage, "echo");
+    assert!(matches!(fault(ready.session.clear()), CommitFault::AlreadyCommitted { .. }));
+    ready.session.release().unwrap();
+    assert_eq!(ready.session.missing().unwrap(), []);
+    ready.session.clear().unwrap();
+    assert_eq!(ready.session.state().unwrap(), SessionState::Empty);
+    assert_eq!(ready.session.missing().unwrap().len(), 2);
+}
+
+#[test]
+fn all_of_a_models_executions_may_fail_and_their_first_error_is_at_hand() {
+    let stage = Stage::new();
+    let failing = Ready::committed(&stage, "fail");
+    let outcomes = failing.model.execute_all().unwrap();
+    assert_eq!(outcomes.len(), 1);
+    let refused = CommitFault::Refused { code: 5, why: "it fails".into() };
+    assert_eq!(fault(outcomes.into_result()), refused);
+    Ready::committed(&stage, "echo").model.execute_all().unwrap().into_result().unwrap();
+}
+
+#[test]
 fn the_server_checks_wrapped_memory() {
     let stage = Stage::new();
     let (pipe, _other) = std::io::pipe().unwrap();
@@ -317,9 +382,10 @@ fn tensors_share_a_region_as_a_whole_or_by_views_of_one_buffer() {
         session.release().unwrap();
         copy.write_at(0, &[0; 24]).unwrap();
     }
-    let placement = CommitFault::Placement { offset: 8, expected: 0, size: 32 };
+    let slot = Slot::Buffer { direction: Direction::In, index: 0, label: "low".into() };
+    let placement = CommitFault::Placement { slot: slot.clone(), offset: 8, expected: 0, size: 32 };
     assert_eq!(fault(session.set(Direction::In, 0, &both.view(8, 8).unwrap())), placement);
-    let size = CommitFault::Size { len: 9, expected: 8 };
+    let size = CommitFault::Size { slot, len: 9, expected: 8 };
     assert_eq!(fault(session.set(Direction::In, 0, &both.view(0, 9).unwrap())), size);
 }
 
@@ -575,7 +641,7 @@ fn an_update_swaps_named_buffers_and_nothing_else() {
     let refused = CommitFault::Refused { code: 0, why: "thirteen".into() };
     assert_eq!(fault(ready.session.update(&[(Direction::In, 0, &unlucky)])), refused);
     let size = fault(ready.session.update(&[(Direction::In, 0, &Buffer::alloc(9).unwrap())]));
-    assert_eq!(size, CommitFault::Size { len: 9, expected: 8 });
+    assert_eq!(size.to_string(), "input 0 (\"x\"): a buffer of 9 bytes, the model needs 8");
     let overlap = fault(ready.session.update(&[(Direction::In, 0, &ready.y)]));
     assert!(matches!(overlap, CommitFault::Overlap { region: 0, other: 1, id: 0 }), "{overlap}");
     ready.session.execute().unwrap();

@@ -101,7 +101,7 @@ fn ranges_are_checked_without_wrap() {
     }
     let buffer = Buffer::import(&fd, 4096).unwrap();
     for (offset, len) in [(0, 4097), (4096, 1), (u64::MAX, 2), (1, u64::MAX)] {
-        let range = ErrorKind::Commit(CommitFault::Range { offset, len, size: 4096 });
+        let range = ErrorKind::Commit(CommitFault::Range { region: None, offset, len, size: 4096 });
         assert_eq!(kind(buffer.view(offset, len)), range);
     }
     assert!(buffer.read_at(4090, &mut [0; 7]).is_err());

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::commit::client::link::{ClientLink, Patience, executed, unexpected};
+use crate::commit::client::outcomes::Outcomes;
 use crate::commit::client::state::Reply;
 use crate::error::{CommitFault, ErrorKind, Result};
-
-/// The outcome of each session's execution, with the session's index.
-pub(super) type Outcomes = Vec<(u32, Result<()>)>;
 
 /// An execution under way: of one session, or of all committed sessions of a model. Dropping this does not cancel it, and
 /// the session is busy until its end.
@@ -91,7 +89,7 @@ fn outcomes(sessions: &[u32], reply: Reply) -> Result<Outcomes> {
         Some((_, fault)) => Err(fault.into()),
         None => Ok(()),
     };
-    Ok((0..).zip(sessions).map(|(at, session)| (*session, outcome(at))).collect())
+    Ok(Outcomes::new((0..).zip(sessions).map(|(at, session)| (*session, outcome(at)))))
 }
 
 /// A request whose outcome nobody has taken.

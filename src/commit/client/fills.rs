@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::commit::buffer::Piece;
 use crate::commit::description::Description;
-use crate::error::{CommitFault, Unset};
+use crate::error::{CommitFault, Slot, Unset};
 
 /// The memory of one region. `B` is a handle of a buffer.
 #[derive(Debug, Clone)]
@@ -62,11 +62,11 @@ impl<B: Clone> Fills<B> {
         let shares = tensor.size < region.size;
         if !shares || piece.len != tensor.size {
             let expected = if shares { tensor.size } else { region.size };
-            return Err(CommitFault::Size { len: piece.len, expected });
+            return Err(CommitFault::Size { slot: tensor.slot(), len: piece.len, expected });
         }
         if piece.root_len != region.size || piece.offset != tensor.offset {
             let (offset, expected, size) = (piece.offset, tensor.offset, region.size);
-            return Err(CommitFault::Placement { offset, expected, size });
+            return Err(CommitFault::Placement { slot: tensor.slot(), offset, expected, size });
         }
         Ok(())
     }
@@ -102,10 +102,16 @@ impl<B: Clone> Fills<B> {
     ) -> Result<(), CommitFault> {
         let expected = description.region(region)?.size;
         if piece.len != expected {
-            return Err(CommitFault::Size { len: piece.len, expected });
+            let slot = Slot::Region { index: region };
+            return Err(CommitFault::Size { slot, len: piece.len, expected });
         }
         self.fills[region as usize] = Fill::Whole(piece, buffer);
         Ok(())
+    }
+
+    /// Empties all regions.
+    pub(super) fn clear(&mut self) {
+        self.fills.iter_mut().for_each(|fill| *fill = Fill::Empty);
     }
 
     /// Returns the buffers and regions that lack memory, in the order of the description.

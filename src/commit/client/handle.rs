@@ -119,7 +119,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`load`](Self::load), and [`CommitFault::Memory`](crate::error::CommitFault::Memory).
+    /// As for [`load`](Self::load), and [`CommitFault::Model`](crate::error::CommitFault::Model),
+    /// [`CommitFault::Range`](crate::error::CommitFault::Range).
     pub fn load_descriptor(&self, fd: impl AsFd, offset: u64, len: u64) -> Result<Model> {
         self.load_descriptor_until(fd.as_fd(), (offset, len), self.timeout.map(after))
     }

@@ -14,11 +14,13 @@ mod fills;
 mod handle;
 mod link;
 mod model;
+mod outcomes;
 mod session;
 pub(super) mod state;
 
 pub use execution::Execution;
 pub use handle::Client;
 pub use model::Model;
+pub use outcomes::Outcomes;
 pub use session::Session;
 pub use state::SessionState;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::commit::client::execution::{Execution, Outcomes};
+use crate::commit::client::execution::Execution;
 use crate::commit::client::link::ClientLink;
+use crate::commit::client::outcomes::Outcomes;
 use crate::commit::client::session::Session;
 use crate::commit::client::state::{Pending, SessionKey};
 use crate::commit::description::{BufferInfo, Description, Layout, RegionInfo};
@@ -114,8 +115,8 @@ impl Model {
         Session::new(self.loaded.clone(), key)
     }
 
-    /// Executes every session that is committed, and waits for all of them. Returns the index and the outcome of each
-    /// session, by ascending index.
+    /// Executes every session that is committed, and waits for all of them. An execution that fails is an outcome, and no
+    /// error of this call.
     ///
     /// # Errors
     ///
@@ -123,8 +124,6 @@ impl Model {
     /// - [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut): the [client's timeout](crate::commit::Client::timeout) has
     ///   passed, and the executions go on.
     /// - [`CommitFault::ModelClosed`], and the error that the connection ended with.
-    ///
-    /// An execution that fails is an outcome, and no error of this call.
     pub fn execute_all(&self) -> Result<Outcomes> {
         self.execute_all_until(self.loaded.until())
     }

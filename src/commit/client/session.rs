@@ -72,10 +72,20 @@ impl Session {
     /// # Errors
     ///
     /// See [`Session`].
-    pub fn unset(&self) -> Result<Vec<Unset>> {
+    pub fn missing(&self) -> Result<Vec<Unset>> {
         let mut shared = self.model.link().check()?;
         let (session, layout) = shared.state().session(self.key)?;
         Ok(session.machine.unset(layout.description(), exists))
+    }
+
+    /// Unsets all buffers.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::AlreadyCommitted`], [`CommitFault::Busy`]; see [`Session`].
+    pub fn clear(&self) -> Result<()> {
+        let mut shared = self.model.link().check()?;
+        Ok(shared.state().session(self.key)?.0.machine.clear()?)
     }
 
     /// Sets a buffer by direction and index. The buffer has the length of the tensor's region, or, if several tensors
@@ -228,7 +238,7 @@ impl Session {
         let layout = self.model.layout();
         let description = layout.description();
         let mut regions = Vec::new();
-        for unset in self.unset()? {
+        for unset in self.missing()? {
             if let Unset::Buffer { direction: Direction::Ext, index, .. } = unset {
                 regions.push(description.buffers[layout.position(Direction::Ext, index)?].region);
             }

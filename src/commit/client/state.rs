@@ -157,6 +157,13 @@ impl<B: Clone> SessionMachine<B> {
         self.fills.set_region(description, region, piece, buffer)
     }
 
+    /// Unsets all buffers.
+    pub(in crate::commit) fn clear(&mut self) -> Result<(), CommitFault> {
+        self.check_open()?;
+        self.fills.clear();
+        Ok(())
+    }
+
     /// Returns the buffers and regions that lack memory, in the order of the description.
     pub(in crate::commit) fn unset(
         &self,
@@ -432,7 +439,7 @@ impl ClientState {
 
     /// Begins to close a model that nobody has a handle of. Returns the ticket, whose outcome nobody takes, and the server's id
     /// of the model. If the request cannot be sent, the caller [cancels](Self::cancel) it, and notes the model once more.
-    pub(super) fn begin_close_of_unused(&mut self) -> Option<(u64, (u64, u64))> {
+    pub(in crate::commit) fn begin_close_of_unused(&mut self) -> Option<(u64, (u64, u64))> {
         let (key, id) = self.unused.pop()?;
         if self.begin_close(key).is_err() {
             return self.begin_close_of_unused();

@@ -13,9 +13,16 @@ use crate::commit::server::client_session::{
 use crate::commit::server::host::guarded;
 use crate::commit::server::service::{Buffers, ModelSource, Service};
 use crate::commit::wire::message::{self, Answer, Object, Request};
-use crate::error::{CommitFault, Error, ErrorKind, Result};
+use crate::error::{CommitFault, Error, ErrorKind, Result, Slot};
 use crate::handshake::UntrustedFd;
 use crate::region::Opened;
+
+/// What is wrong with memory that is sealed, and whose pages are not all there.
+const HOLES: &str = "sealed, but not all of its pages are allocated: allocate them (fallocate)";
+
+/// What is wrong with memory whose owner can truncate it.
+const LOOSE: &str =
+    "can be truncated by its owner: seal it with F_SEAL_SHRINK (or ServerOptions::allow_unsealed)";
 
 /// A request, and the descriptors that came with it.
 pub(super) struct ControlRequest {
@@ -61,8 +68,13 @@ impl ControlRequest {
                 let descriptors = descriptors?;
                 let fd = descriptors.first().ok_or(CommitFault::Count { count: 0, expected: 1 })?;
                 let opened = buffer::open(fd.as_fd(), Object::Memfd, offset, len);
-                let memory = opened.and_then(|opened| Memory::of(opened, false));
-                let memory = memory.map_err(|error| to_commit_fault(0, &error))?;
+                let opened = opened.map_err(|error| to_commit_fault(None, &error))?;
+                if opened.is_loose() && !session.host().options().allows_unsealed() {
+                    let why = if opened.has_holes() { HOLES } else { LOOSE };
+                    return Err(CommitFault::Model { why: why.into() });
+                }
+                let memory = Memory::of(opened, false);
+                let memory = memory.map_err(|error| to_commit_fault(None, &error))?;
                 drop(descriptors);
                 load(session, ModelSource::View(View::new(&memory, 0, len, false))).map(Some)
             }
@@ -151,16 +163,20 @@ fn check<S: Service>(
         let message::Memory { region, descriptor, object, offset, len } = *piece;
         let expected = layout.description().region(region)?.size;
         if len != expected {
-            return Err(CommitFault::Size { len, expected });
+            let slot = Slot::Region { index: region };
+            return Err(CommitFault::Size { slot, len, expected });
         }
         // The decoder has compared `descriptor` with the number that the message says.
         let (count, expected) = (descriptors.len(), descriptor as usize + 1);
         let fd = descriptors.get(descriptor as usize);
         let fd = fd.ok_or(CommitFault::Count { count, expected })?;
         let opened = buffer::open(fd.as_fd(), object, offset, len);
-        let opened = opened.map_err(|error| to_commit_fault(region, &error))?;
+        let opened = opened.map_err(|error| to_commit_fault(Some(region), &error))?;
         if opened.is_loose() && !host.options().allows_unsealed() {
-            return Err(CommitFault::Unsealed { region });
+            return Err(match opened.has_holes() {
+                true => CommitFault::Memory { region, why: HOLES.into() },
+                false => CommitFault::Unsealed { region },
+            });
         }
         let written = layout.is_written(region);
         let object = opened.identity().unwrap_or_default();
@@ -179,7 +195,7 @@ fn map<S: Service>(
     let mut mapped = Vec::new();
     for Checked { region, opened, written, .. } in checked {
         let memory = Memory::of(opened, written);
-        let memory = memory.map_err(|error| to_commit_fault(region, &error))?;
+        let memory = memory.map_err(|error| to_commit_fault(Some(region), &error))?;
         if written && !memory.is_writable() {
             return Err(CommitFault::ReadOnly { region });
         }
@@ -327,14 +343,19 @@ fn check_distinct(memory: &[message::Memory]) -> Result<(), CommitFault> {
     }
 }
 
-/// Returns the fault that tells the client about an error of a region's memory.
-fn to_commit_fault(region: u32, error: &Error) -> CommitFault {
+/// Returns the fault that tells the client about an error of a region's memory, or of a model's.
+fn to_commit_fault(region: Option<u32>, error: &Error) -> CommitFault {
+    let of_memory = |why: String| match region {
+        Some(region) => CommitFault::Memory { region, why },
+        None => CommitFault::Model { why },
+    };
     match error.kind() {
-        ErrorKind::Commit(CommitFault::Unsupported { why }) => {
-            CommitFault::Memory { region, why: why.clone() }
+        ErrorKind::Commit(CommitFault::Unsupported { why }) => of_memory(why.clone()),
+        ErrorKind::Commit(CommitFault::Range { offset, len, size, .. }) => {
+            CommitFault::Range { region, offset: *offset, len: *len, size: *size }
         }
         ErrorKind::Commit(fault) => fault.clone(),
-        ErrorKind::Region(fault) => CommitFault::Memory { region, why: fault.to_string() },
+        ErrorKind::Region(fault) => of_memory(fault.to_string()),
         _ => lack_of_resources(error),
     }
 }

@@ -1,6 +1,6 @@
 //! Faults as numbers: the part of [`CommitFault`] that travels. The numbers never change; `docs/wire.md` lists them.
 
-use crate::error::{CommitFault, Direction};
+use crate::error::{CommitFault, Direction, Slot};
 
 /// The length of the longest text in bytes.
 pub(super) const LONGEST: usize = 1024;
@@ -22,6 +22,7 @@ const QUOTA: u32 = 14;
 const RESOURCES: u32 = 15;
 const UNKNOWN_REGION: u32 = 16;
 const MODEL_CLOSED: u32 = 17;
+const MODEL: u32 = 18;
 
 /// The things that quotas limit, by their numbers on the wire.
 const QUOTAS: [&str; 5] = ["models", "commits", "bytes", "regions", "requests"];
@@ -35,8 +36,13 @@ pub(super) fn to_wire(fault: &CommitFault) -> (u32, u64, u64, u64, String) {
         CommitFault::Panicked => (PANICKED, 0, 0, 0, none()),
         CommitFault::UnknownId { id } => (UNKNOWN_ID, *id, 0, 0, none()),
         CommitFault::Busy => (BUSY, 0, 0, 0, none()),
-        CommitFault::Range { offset, len, size } => (RANGE, *offset, *len, *size, none()),
-        CommitFault::Size { len, expected } => (SIZE, *len, *expected, 0, none()),
+        CommitFault::Range { region, offset, len, size } => {
+            let region = region.map(|region| region.to_string());
+            (RANGE, *offset, *len, *size, region.unwrap_or_default())
+        }
+        CommitFault::Size { slot: Slot::Region { index }, len, expected } => {
+            (SIZE, *len, *expected, u64::from(*index), none())
+        }
         CommitFault::Count { count, expected } => {
             (COUNT, *count as u64, *expected as u64, 0, none())
         }
@@ -59,6 +65,7 @@ pub(super) fn to_wire(fault: &CommitFault) -> (u32, u64, u64, u64, String) {
             (UNKNOWN_REGION, u64::from(*index), u64::from(*count), 0, none())
         }
         CommitFault::ModelClosed => (MODEL_CLOSED, 0, 0, 0, none()),
+        CommitFault::Model { why } => (MODEL, 0, 0, 0, why.clone()),
         // Only clients raise the other faults.
         other => (REFUSED, 0, 0, 0, other.to_string()),
     }
@@ -79,8 +86,8 @@ pub(super) fn from_wire(code: u32, a: u64, b: u64, c: u64, why: String) -> Commi
         PANICKED => CommitFault::Panicked,
         UNKNOWN_ID => CommitFault::UnknownId { id: a },
         BUSY => CommitFault::Busy,
-        RANGE => CommitFault::Range { offset: a, len: b, size: c },
-        SIZE => CommitFault::Size { len: a, expected: b },
+        RANGE => CommitFault::Range { region: why.parse().ok(), offset: a, len: b, size: c },
+        SIZE => CommitFault::Size { slot: Slot::Region { index: word(c) }, len: a, expected: b },
         COUNT => CommitFault::Count { count: size(a), expected: size(b) },
         NOT_UPDATABLE => match direction(word(a)) {
             Some(direction) => CommitFault::NotUpdatable { direction, index: word(b) },
@@ -96,6 +103,7 @@ pub(super) fn from_wire(code: u32, a: u64, b: u64, c: u64, why: String) -> Commi
         },
         RESOURCES => CommitFault::Resources { why },
         MODEL_CLOSED => CommitFault::ModelClosed,
+        MODEL => CommitFault::Model { why },
         UNKNOWN_REGION => CommitFault::UnknownRegion { index: word(a), count: word(b) },
         _ => CommitFault::Other { code, why },
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::commit::{BufferInfo, RegionInfo};
-use crate::error::Direction;
+use crate::error::{Direction, Slot};
 use crate::tensor::DType;
 
 /// An input and an output by themselves; two inputs that share a region; a region without buffers.
@@ -48,17 +48,18 @@ fn complete() -> SessionMachine<u64> {
 fn sizes_and_offsets_must_be_exact() {
     let (d, mut session) = (description(), SessionMachine::<u64>::new(&description()));
     for len in [0, 1, 7, 9, u64::MAX] {
-        let size = CommitFault::Size { len, expected: 8 };
+        let size = CommitFault::Size { slot: d.buffers[0].slot(), len, expected: 8 };
         assert_eq!(session.set(&d, 0, whole(1, len), 1), Err(size));
     }
     // A view of the tensor's length, at a wrong offset or of a buffer of a wrong length.
     for (root_len, offset) in [(16, 4), (16, 12), (17, 0), (4, 0)] {
-        let placement = CommitFault::Placement { offset, expected: 0, size: 16 };
+        let slot = d.buffers[2].slot();
+        let placement = CommitFault::Placement { slot, offset, expected: 0, size: 16 };
         assert_eq!(session.set(&d, 2, view(1, root_len, offset, 4), 1), Err(placement));
     }
     assert_eq!(
         session.set_region(&d, 2, whole(1, 8), 1),
-        Err(CommitFault::Size { len: 8, expected: 16 })
+        Err(CommitFault::Size { slot: Slot::Region { index: 2 }, len: 8, expected: 16 })
     );
     assert_eq!(session.state(&d, exists), SessionState::Empty);
 }
@@ -96,7 +97,7 @@ fn a_view_of_another_buffer_replaces_the_views_of_a_shared_region() {
 fn set_all_stores_all_or_nothing() {
     let (d, mut session) = (description(), SessionMachine::<u64>::new(&description()));
     let mut pieces = vec![(whole(1, 8), 1), (whole(3, 16), 3), (whole(3, 16), 3), (whole(2, 5), 2)];
-    let size = CommitFault::Size { len: 5, expected: 4 };
+    let size = CommitFault::Size { slot: d.buffers[1].slot(), len: 5, expected: 4 };
     assert_eq!(session.set_all(&d, pieces.clone()), Err(size));
     assert_eq!(session.state(&d, exists), SessionState::Empty);
     pieces[3] = (whole(2, 4), 2);
