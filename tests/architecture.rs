@@ -110,6 +110,7 @@ const IMPORTS: [(&str, &[&str]); 21] = [
         "commit",
         &[
             "error",
+            "patience",
             "account",
             "shm",
             "region",

@@ -123,7 +123,7 @@ fn executor(context: &Context, name: &str) -> std::result::Result<Trip, String> 
         number = number.wrapping_add(1);
         let execute = || -> Result<Vec<u8>> {
             buffers[0].write_at(0, &[number; 8])?;
-            session.start()?.wait_timeout(TRIP)?;
+            session.start()?.wait_deadline(Instant::now() + TRIP)?;
             buffers[1].to_vec()
         };
         match execute().map_err(|error| format!("execute: {error}"))? {

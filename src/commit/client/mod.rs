@@ -13,6 +13,7 @@ mod execution;
 mod fills;
 mod handle;
 mod link;
+mod machine;
 mod model;
 mod outcomes;
 mod session;
@@ -20,7 +21,7 @@ pub(super) mod state;
 
 pub use execution::Execution;
 pub use handle::Client;
+pub use machine::SessionState;
 pub use model::Model;
 pub use outcomes::Outcomes;
 pub use session::Session;
-pub use state::SessionState;

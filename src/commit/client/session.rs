@@ -9,8 +9,9 @@ use crate::commit::buffer::{Buffer, Handle, Piece};
 use crate::commit::client::execution::Execution;
 use crate::commit::client::fills::Chosen;
 use crate::commit::client::link::unexpected;
+use crate::commit::client::machine::SessionState;
 use crate::commit::client::model::ModelHandle;
-use crate::commit::client::state::{KeptBuffers, Pending, Reply, SessionKey, SessionState, exists};
+use crate::commit::client::state::{KeptBuffers, Pending, Reply, SessionKey, exists};
 use crate::commit::wire::message::{Memory, Request};
 use crate::error::{CommitFault, Direction, Result, Unset};
 
