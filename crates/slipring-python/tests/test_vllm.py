@@ -183,6 +183,26 @@ def test_a_full_queue_times_out_and_goes_on(path: str | None, item: Any) -> None
     assert len(reader.dequeue(timeout=LONG)) == len(item)
 
 
+def test_the_steps_of_an_enqueue_share_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, _reader = pair(None)
+    clock = types.SimpleNamespace(now=100.0)
+    waits: list[float] = []
+
+    def attempt(wait: float) -> None:
+        waits.append(wait)
+        clock.now += max(wait, 0.01)
+        if len(waits) not in (3, 6):
+            raise slipring.TimedOut("no room")
+
+    monkeypatch.setattr(_queue.time, "monotonic", lambda: clock.now)
+    patience = _queue._Patience(0.25)
+    writer._retry(writer._publisher, attempt, patience)
+    with pytest.raises(TimeoutError):
+        for _ in range(9):
+            writer._retry(writer._publisher, attempt, patience)
+    assert sum(waits) == pytest.approx(0.25)
+
+
 def test_raw_memory_is_written_and_read(path: str | None) -> None:
     writer, reader = pair(path, max_chunk_bytes=1000, max_chunks=3)
     for number in range(10):
