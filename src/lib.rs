@@ -185,7 +185,7 @@ pub mod message {
     #[doc(hidden)]
     pub use crate::shm::Lines;
     pub use crate::shm::{Bytes, BytesMut};
-    pub use crate::tensor::TensorRequest;
+    pub use crate::tensor::{Response, TensorRequest};
 }
 
 /// Counters of connections, listeners, links and reactors.

@@ -41,7 +41,7 @@ mod pipelined;
 mod polled;
 pub(crate) mod rare;
 pub(crate) mod receiver;
-mod tensor_calls;
+pub(crate) mod tensor_calls;
 mod tensors;
 mod with_metadata;
 

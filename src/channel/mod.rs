@@ -37,6 +37,7 @@ pub(crate) use backlog::{Charged, SetAside};
 pub(crate) use envelope::{Envelope, PLAIN_TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE};
 pub use extension::ExtensionSlot;
 pub use inbox::receiver::{Received, Receiver};
+pub(crate) use inbox::tensor_calls::AnyResponse;
 pub(crate) use loan_descriptor::ALIGNMENT;
 pub(crate) use long_copy::{Copied, SLICE};
 pub use message::{MessageKind, Request, RequestId};

@@ -39,7 +39,7 @@ pub(crate) use outgoing::Described;
 #[doc(hidden)]
 pub use outgoing::Outgoing;
 #[doc(hidden)]
-pub use request::TensorRequest;
+pub use request::{Response, TensorRequest};
 #[doc(no_inline)]
 pub use set::TensorSet;
 #[doc(no_inline)]

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use crate::channel::{Receiver, RequestId, Sender, TENSOR_REQUEST, TENSOR_RESPONSE};
+use crate::channel::{
+    AnyResponse, Metadata, Receiver, RequestId, Sender, TENSOR_REQUEST, TENSOR_RESPONSE,
+};
 use crate::error::{Result, TryRecvError, TrySendError};
 use crate::patience::{RecvPatience, SendPatience};
 use crate::tensor::exchange::{into_recv_error, into_send_error, open_set};
@@ -38,6 +40,15 @@ pub struct TensorRequest {
     pub id: RequestId,
     /// The request's tensors, with the request's [metadata](TensorSet::metadata).
     pub tensors: TensorSet,
+}
+
+/// A response of either kind, as [`Connection::try_wait_any`] returns it.
+#[derive(Debug)]
+pub enum Response {
+    /// Bytes, and the values that came with them.
+    Bytes(Vec<u8>, Metadata),
+    /// Tensors, with the response's [metadata](TensorSet::metadata).
+    Tensors(TensorSet),
 }
 
 impl TensorRequest {
@@ -254,6 +265,43 @@ impl Connection {
     /// - [`TryRecvError::Failed`]: as [`wait_tensors`](Self::wait_tensors).
     pub fn try_wait_tensors(&mut self, request: RequestId) -> Result<TensorSet, TryRecvError> {
         self.receiver().try_tensor_response(request)
+    }
+
+    /// Returns the response to one of several requests, if one has come. Its request is in flight no longer. A caller that
+    /// waits for several responses asks until it gets [`TryRecvError::Empty`]: what it then waits for has not come.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// use slipring::message::Response;
+    ///
+    /// let requests = [near.submit(b"first")?, near.submit(b"second")?];
+    /// far.respond(requests[1], b"answer")?;
+    /// let (id, response) = near.try_wait_any(&requests)?;
+    /// assert_eq!(id, requests[1]);
+    /// assert!(matches!(response, Response::Bytes(body, _) if body == b"answer"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`TryRecvError::Empty`]: no response to one of them has come.
+    /// - [`TryRecvError::Failed`]: as [`wait`](Self::wait), but for `UnknownRequest` and `OtherKind`.
+    pub fn try_wait_any(
+        &mut self,
+        requests: &[RequestId],
+    ) -> Result<(RequestId, Response), TryRecvError> {
+        let (id, response) = self.receiver().any_response(requests, open_set)?;
+        Ok(match response {
+            AnyResponse::Bytes(body, metadata) => (id, Response::Bytes(body, metadata)),
+            AnyResponse::Tensors(tensors) => (id, Response::Tensors(tensors)),
+        })
     }
 
     /// Receives the next request with tensors, as [`Receiver::recv_tensor_request`].

@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 
 use slipring::error::{Fault, TensorFault, TryRecvError};
-use slipring::message::{MessageKind, TensorRequest};
+use slipring::message::{MessageKind, Response, TensorRequest};
 use slipring::{Context, Error, ErrorKind, Link, Options, Reactor, Tensor, TensorSet, meta};
 
 use crate::support::raw::{self, Lent};
@@ -95,6 +95,38 @@ fn a_response_of_the_other_sort_is_an_error_and_not_lost() {
     near.abandon(abandoned);
     far.send(b"behind").unwrap();
     assert_eq!(near.recv().unwrap().unwrap(), b"behind");
+    assert_eq!(near.stats().loans_held, 0);
+}
+
+#[test]
+fn one_of_several_responses_is_received_whichever_comes_and_whatever_was_set_aside() {
+    let (mut near, mut far) = pair(Options::new());
+    let context = Context::new().unwrap();
+    let other = near.submit(b"other").unwrap();
+    let plain = [b"0", b"1"].map(|body| near.submit(body).unwrap());
+    let tensors = near.submit_tensors(&TensorSet::new()).unwrap();
+    let any = [plain[0], plain[1], tensors];
+    assert!(matches!(near.try_wait_any(&any), Err(TryRecvError::Empty)));
+    far.respond_tensors(tensors, &set(&context, 7)).unwrap();
+    far.respond(other, b"other").unwrap();
+    far.submit(b"question").unwrap();
+    far.respond(plain[1], b"1").unwrap();
+    // A receive of a request sets the responses before it aside.
+    let asked = near.receiver().try_recv_request().unwrap().unwrap();
+    assert_eq!(asked.body, b"question");
+    let (id, response) = near.try_wait_any(&any).unwrap();
+    assert_eq!(id, tensors);
+    assert!(matches!(response, Response::Tensors(tensors) if tensors.len() == 2));
+    let (id, response) = near.try_wait_any(&any).unwrap();
+    assert_eq!(id, plain[1]);
+    assert!(matches!(response, Response::Bytes(body, _) if body == b"1"));
+    assert!(matches!(near.try_wait_any(&any), Err(TryRecvError::Empty)));
+    assert_eq!(near.wait(other).unwrap(), b"other");
+    far.respond(plain[0], b"0").unwrap();
+    far.close().unwrap();
+    assert_eq!(near.try_wait_any(&any).unwrap().0, plain[0]);
+    let error = near.try_wait_any(&any).unwrap_err();
+    assert!(matches!(error, TryRecvError::Failed(error) if *error.kind() == ErrorKind::PeerClosed));
     assert_eq!(near.stats().loans_held, 0);
 }
 

@@ -1,12 +1,13 @@
 //! Requests and responses of a connection.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use slipring::error::TryRecvError;
-use slipring::message::{MessageKind, RequestId};
-use slipring::{Connection as Link, Error, ErrorKind, Receiver, TensorSet};
+use slipring::message::{MessageKind, RequestId, Response};
+use slipring::{Connection as Link, Error, ErrorKind, Receiver};
 
 use crate::connection::{Connection, no_room};
 use crate::deadline::{Deadline, Timeout};
@@ -28,15 +29,9 @@ pub struct Pending {
     has_tensors: bool,
 }
 
-/// Requests with their responses, or with exceptions, and the number of messages that were received.
-pub type Responses = (Vec<(Py<Pending>, Py<PyAny>)>, u64);
-
-/// A response as the caller wants it.
-enum Answer {
-    Bytes(Message),
-    Tensors(TensorSet),
-    Failed(Error),
-}
+/// Requests with their responses or with exceptions, the exception for the others if there is one, and whether anything was
+/// received.
+pub type Responses = (Vec<(Py<Pending>, Py<PyAny>)>, Option<Py<PyAny>>, bool);
 
 /// A request of the peer, of either kind.
 enum Asked {
@@ -171,56 +166,48 @@ impl Connection {
         }
     }
 
-    /// Takes the responses to some of these requests that have come. `received` is the number of received messages that the last
-    /// call returned: what was received since may be a response that was set aside, so each request is looked at.
-    pub fn responses(
-        &self,
-        py: Python<'_>,
-        pending: Vec<Py<Pending>>,
-        received: u64,
-    ) -> PyResult<Responses> {
-        let (answers, received) = self.joined(py, |link| {
+    /// Takes the responses to these requests that have come.
+    pub fn responses(&self, py: Python<'_>, pending: Vec<Py<Pending>>) -> PyResult<Responses> {
+        let mut waiting: Vec<RequestId> = pending.iter().map(|pending| pending.get().id).collect();
+        let (answers, failure, has_received) = self.joined(py, |link| {
             let count = |link: &mut Link| {
                 let stats = link.receiver().stats();
                 stats.messages + stats.tensors
             };
-            let (mut answers, mut taken, before) = (Vec::new(), 0, count(link));
-            for pending in &pending {
-                let Pending { id, has_tensors } = *pending.get();
-                let answer = if has_tensors {
-                    link.try_wait_tensors(id).map(Answer::Tensors)
-                } else {
-                    link.try_wait_with(id).map(|answer| Answer::Bytes(Message::new(answer)))
-                };
-                match answer {
-                    Ok(answer) => {
-                        taken += 1;
-                        answers.push((pending.clone_ref(py), answer));
+            let (mut answers, before) = (Vec::new(), count(link));
+            let failure = loop {
+                match link.try_wait_any(&waiting) {
+                    Ok((id, answer)) => {
+                        waiting.retain(|other| *other != id);
+                        answers.push((id, answer));
                     }
-                    Err(TryRecvError::Failed(error)) => {
-                        answers.push((pending.clone_ref(py), Answer::Failed(error)));
-                    }
-                    // All that was received went to requests before this one.
-                    Err(TryRecvError::Empty)
-                        if before == received && count(link) == before + taken =>
-                    {
-                        break;
-                    }
-                    Err(TryRecvError::Empty) => {}
+                    Err(TryRecvError::Empty) => break None,
+                    Err(TryRecvError::Failed(error)) => break Some(error),
                 }
-            }
-            Ok((answers, count(link)))
+            };
+            Ok((answers, failure, count(link) != before))
         })?;
-        let to_object = |answer| -> PyResult<Py<PyAny>> {
+        let to_object = |pending: &Pending, answer| -> PyResult<Py<PyAny>> {
             match answer {
-                Answer::Bytes(message) => Ok(Py::new(py, message)?.into_any()),
-                Answer::Tensors(set) => Ok(Py::new(py, Tensors::new(py, set)?)?.into_any()),
-                Answer::Failed(error) => Ok(raise(error).into_value(py).into_any()),
+                Response::Bytes(..) if pending.has_tensors => Ok(other_kind(py, false)),
+                Response::Tensors(_) if !pending.has_tensors => Ok(other_kind(py, true)),
+                Response::Bytes(body, metadata) => {
+                    Ok(Py::new(py, Message::new((body, metadata)))?.into_any())
+                }
+                Response::Tensors(set) => Ok(Py::new(py, Tensors::new(py, set)?)?.into_any()),
             }
         };
-        let answers =
-            answers.into_iter().map(|(pending, answer)| Ok((pending, to_object(answer)?)));
-        Ok((answers.collect::<PyResult<_>>()?, received))
+        let mut by_id: HashMap<RequestId, Py<Pending>> =
+            pending.into_iter().map(|pending| (pending.get().id, pending)).collect();
+        let mut found = Vec::with_capacity(answers.len());
+        for (id, answer) in answers {
+            if let Some(pending) = by_id.remove(&id) {
+                let object = to_object(pending.get(), answer)?;
+                found.push((pending, object));
+            }
+        }
+        let failure = failure.map(|error| raise(error).into_value(py).into_any());
+        Ok((found, failure, has_received))
     }
 
     /// Abandons a request.
@@ -346,6 +333,16 @@ impl Connection {
         }
         Ok(true)
     }
+}
+
+/// Returns the exception of a call whose response is of the other kind.
+fn other_kind(py: Python<'_>, has_tensors: bool) -> Py<PyAny> {
+    let (next, method) = if has_tensors {
+        ("is a response with tensors", "`acall_tensors`")
+    } else {
+        ("is a response without tensors", "`acall`")
+    };
+    raise(ErrorKind::OtherKind { next, method }.into()).into_value(py).into_any()
 }
 
 impl Asked {

@@ -586,15 +586,10 @@ impl Connection {
         self.submit_set(tensors, meta)
     }
 
-    /// Takes the responses to some of these requests that have come, or the exceptions that there are instead, and returns how
-    /// many messages this side has received until now. `received` is that number of the last call.
-    fn _responses(
-        &self,
-        py: Python<'_>,
-        pending: Vec<Py<Pending>>,
-        received: u64,
-    ) -> PyResult<Responses> {
-        self.responses(py, pending, received)
+    /// Takes the responses to these requests that have come, or the exceptions that there are instead. Returns them, the
+    /// exception of all others or `None`, and whether anything was received.
+    fn _responses(&self, py: Python<'_>, pending: Vec<Py<Pending>>) -> PyResult<Responses> {
+        self.responses(py, pending)
     }
 
     /// Abandons a request.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import slipring
+import slipring._asyncio as _asyncio
 from conftest import LONG, Child, connected
 
 Link = tuple[slipring.Connection, slipring.Connection]
@@ -435,5 +438,94 @@ def test_a_call_whose_coroutine_is_closed_is_abandoned(link: Link) -> None:
         assert await asyncio.wait_for(near.acall(b"next"), LONG) == b"next"
         near.close()
         await asyncio.wait_for(serving, LONG)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_receive_that_raises_leaves_no_answer_behind(link: Link, closes: bool) -> None:
+    near, far = link
+
+    async def main() -> None:
+        calls = [asyncio.create_task(near.acall(b"question")) for _ in range(2)]
+        await asyncio.sleep(0)
+        # A receive that blocks ends the watch of the descriptor: what comes next does not wake it.
+        timer = threading.Timer(0.1, far.send, [b"message"])
+        timer.start()
+        assert near.recv(LONG) == b"message"
+        timer.join()
+        for request in [far.recv_request(LONG) for _ in calls][::-1]:
+            request.respond(b"answer")
+        if closes:
+            far.close()
+        else:
+            far.send(b"no request")
+        # The receive sets the answers aside, and raises at what lies behind them.
+        with pytest.raises((slipring.OtherKind, slipring.PeerClosed)):
+            await near.arecv_request()
+        assert [bytes(await asyncio.wait_for(call, LONG)) for call in calls] == [b"answer"] * 2
+
+    asyncio.run(main())
+
+
+class Late:
+    """A connection with something that comes right after the first look for a request has found nothing."""
+
+    def __init__(self, connection: slipring.Connection, arrive: Callable[[], object]) -> None:
+        self._connection = connection
+        self._arrivals = [arrive]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+    def try_recv_request(self) -> slipring.Request | None:
+        found = self._connection.try_recv_request()
+        if found is None and self._arrivals:
+            self._arrivals.pop()()
+        return found
+
+
+def test_a_request_that_comes_while_answers_are_looked_for_is_received(link: Link) -> None:
+    near, far = link
+    late = Late(near, lambda: far._submit(b"late"))
+
+    async def main() -> None:
+        calling = asyncio.create_task(_asyncio.call(late, "_submit", b"question", None))
+        await asyncio.sleep(0.01)
+        request = await asyncio.wait_for(_asyncio.receive(late, "try_recv_request"), LONG)
+        assert request.message == b"late"
+        far.recv_request(LONG).respond(b"answer")
+        assert await asyncio.wait_for(calling, LONG) == b"answer"
+
+    asyncio.run(main())
+
+
+def test_a_serve_that_is_cancelled_loses_no_request(link: Link) -> None:
+    near, far = link
+    served = []
+
+    async def main() -> None:
+        sent = 0
+        for turns in range(200):
+            serving = asyncio.create_task(near.aserve(lambda request: served.append(bytes(request.message))))
+            await asyncio.sleep(0)
+            for _ in range(1 + turns % 3):
+                far._submit(str(sent).encode())
+                sent += 1
+            # The cancel comes at each step between the arrival and the handler.
+            for _ in range(turns % 11):
+                await asyncio.sleep(0)
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            receiving = asyncio.create_task(near.arecv_request())
+            for _ in range(turns % 7):
+                await asyncio.sleep(0)
+            receiving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                served.append(bytes((await receiving).message))
+        while (request := near.try_recv_request()) is not None:
+            served.append(bytes(request.message))
+        assert [int(each) for each in served] == list(range(sent))
 
     asyncio.run(main())

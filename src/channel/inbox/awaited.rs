@@ -5,16 +5,18 @@ use crate::error::Result;
 
 /// The message that a caller waits for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Awaited {
+pub(super) enum Awaited<'a> {
     Message,
     Request,
     Tensors,
     TensorRequest,
     Response(RequestId),
     TensorResponse(RequestId),
+    /// The response to one of these requests, with tensors or without.
+    AnyResponse(&'a [RequestId]),
 }
 
-impl Awaited {
+impl Awaited<'_> {
     pub(super) fn takes(self, kind: MessageKind) -> bool {
         match self {
             Self::Message => kind == MessageKind::Message,
@@ -23,6 +25,7 @@ impl Awaited {
             Self::TensorRequest => matches!(kind, MessageKind::TensorRequest(_)),
             Self::Response(id) => kind == MessageKind::Response(id),
             Self::TensorResponse(id) => kind == MessageKind::TensorResponse(id),
+            Self::AnyResponse(ids) => kind.answers().is_some_and(|id| ids.contains(&id)),
         }
     }
 
@@ -42,8 +45,9 @@ impl Awaited {
     ///
     /// [`ErrorKind::OtherKind`](crate::ErrorKind::OtherKind): the caller receives the message by another method first.
     pub(super) fn check(self, kind: MessageKind) -> Result<()> {
-        let is_for_later =
-            kind.answers().is_some() || matches!(self, Self::Response(_) | Self::TensorResponse(_));
+        let waits_for_response =
+            matches!(self, Self::Response(_) | Self::TensorResponse(_) | Self::AnyResponse(_));
+        let is_for_later = kind.answers().is_some() || waits_for_response;
         if self.takes(kind) || is_for_later && !self.is_other_sort(kind) {
             return Ok(());
         }

@@ -412,7 +412,7 @@ impl Receiver {
     #[cold]
     pub(super) fn kept(
         &mut self,
-        awaited: Awaited,
+        awaited: Awaited<'_>,
         patience: RecvPatience,
         copies: Wanted,
     ) -> Result<Option<KeptMessage>, TryRecvError> {

@@ -4,8 +4,16 @@ use crate::channel::attachment::Claims;
 use crate::channel::inbox::awaited::Awaited;
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::message::{MessageKind, RequestId};
+use crate::channel::metadata::Metadata;
+use crate::channel::pipeline::REQUESTS;
 use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::patience::RecvPatience;
+
+/// A response with tensors or without.
+pub(crate) enum AnyResponse<T> {
+    Bytes(Vec<u8>, Metadata),
+    Tensors(T),
+}
 
 impl Receiver {
     /// Calls `open` with the description and the attachments of the next request with tensors. If `open` fails, the link
@@ -35,5 +43,23 @@ impl Receiver {
         let kept = kept.ok_or_else(|| Error::from(ErrorKind::PeerClosed))?;
         self.calls.finish(id);
         Ok(self.open_kept(kept, open)?)
+    }
+
+    /// Takes a response to one of these requests, without waiting. Calls `open` with tensors. If `open` fails, the link ends.
+    pub(crate) fn any_response<T>(
+        &mut self,
+        ids: &[RequestId],
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<(RequestId, AnyResponse<T>), TryRecvError> {
+        let kept = self.kept(Awaited::AnyResponse(ids), RecvPatience::None, REQUESTS)?;
+        let answered = kept.and_then(|kept| Some((kept.kind.answers()?, kept)));
+        let (id, kept) = answered.ok_or_else(|| Error::from(ErrorKind::PeerClosed))?;
+        self.calls.finish(id);
+        let response = if kept.kind.has_tensors() {
+            AnyResponse::Tensors(self.open_kept(kept, open)?)
+        } else {
+            AnyResponse::Bytes(kept.body, kept.metadata)
+        };
+        Ok((id, response))
     }
 }

@@ -4,8 +4,10 @@
    this side sleeps, and the peer wakes the descriptor.
 2. The loop watches a descriptor only while a task waits for it, and no more when its owner closes it.
 3. One look takes the responses of all calls. What a task sets aside while it looks for its own, another one may wait
-   for: so a task that has received something lets the others look.
-4. A receive polls for some microseconds before it sleeps, as long as that finds messages: two busy sides then exchange
+   for: so a task that has received something lets the others look, and a task sleeps only after a look for responses
+   that has received nothing.
+4. What a task receives it returns, or hands to a handler, without a wait in between: a cancel loses nothing.
+5. A receive polls for some microseconds before it sleeps, as long as that finds messages: two busy sides then exchange
    them without a system call. After polls in vain it polls rarely.
 """
 
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import Closed, Error, PeerClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from ._slipring import Connection, Pending, Request, Sample, Subscriber
 
@@ -52,8 +54,6 @@ class _Watch:
         self.owner = weakref.ref(owner)
         self.waiters: set[asyncio.Future[None]] = set()
         self.calls: dict[Pending, asyncio.Future[Any]] = {}
-        # The messages that the owner had received when the responses were last looked for.
-        self.received = 0
         self.is_watched = False
         self.is_closed = False
         self.misses = 0
@@ -65,25 +65,34 @@ class _Watch:
         else:
             self.misses += 1
 
-    def look(self) -> None:
-        """Hands the responses that have come to their calls. Wakes the other tasks if it has received anything."""
+    def look(self) -> bool:
+        """Hands the responses that have come to their calls. If it has received anything, wakes the other tasks.
+
+        Returns whether it has: a task that is about to wait makes another attempt then.
+        """
         connection = self.owner()
-        if not self.calls or connection is None:
-            return
-        before = self.received
         waiting = [pending for pending, call in self.calls.items() if not call.done()]
+        if not waiting or connection is None:
+            return False
+        failure: BaseException | None
+        has_received: bool
         try:
-            found, self.received = connection._responses(waiting, before)
+            found, failure, has_received = connection._responses(waiting)
         except Error as error:
-            # One object would collect the frames of all calls.
-            found = [(pending, copy.copy(error)) for pending in waiting]
+            found, failure, has_received = [], error, False
         for pending, answer in found:
             if isinstance(answer, BaseException):
                 self.calls[pending].set_exception(answer)
             else:
                 self.calls[pending].set_result(answer)
-        if self.received != before:
+        if failure is not None:
+            for call in self.calls.values():
+                if not call.done():
+                    # One object would collect the frames of all calls.
+                    call.set_exception(copy.copy(failure))
+        if has_received:
             self.wake()
+        return has_received
 
     def wake(self) -> None:
         """Lets the tasks look that wait for anything but a response."""
@@ -135,20 +144,28 @@ class _Watch:
             return
         ended.wait(_PATIENCE)
 
-    async def wait(self, timeout: float | None) -> None:
+    @contextlib.contextmanager
+    def waiter(self) -> Iterator[asyncio.Future[None]]:
+        """Returns a future that is done when there may be something to receive."""
         if self.is_closed:
             raise Closed(_CLOSED)
         waiter = self.loop.create_future()
         self.waiters.add(waiter)
         self.watch()
-        timer = None if timeout is None else self.loop.call_later(timeout, _finish, waiter)
         try:
-            await waiter
+            yield waiter
         finally:
             self.waiters.discard(waiter)
             self.watch()
-            if timer is not None:
-                timer.cancel()
+
+    async def wait(self, timeout: float | None) -> None:
+        with self.waiter() as waiter:
+            timer = None if timeout is None else self.loop.call_later(timeout, _finish, waiter)
+            try:
+                await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     async def response(self, connection: Connection, pending: Pending) -> Any:
         """Returns the response to a request, which it abandons if the task is cancelled or the response another one."""
@@ -190,18 +207,27 @@ def unwatch(owner: Any) -> None:
         watch.close()
 
 
+def _attempt(watch: _Watch, method: Callable[[], Any]) -> Any:
+    """Returns what an attempt to receive returns. After ``None`` nothing is here, neither a message nor a response."""
+    while True:
+        try:
+            found = method()
+        finally:
+            # The attempt may have set responses aside, also one that raises.
+            has_received = watch.look()
+        if found is not None or not has_received:
+            return found
+
+
 async def receive(connection: Connection, attempt: str) -> Any:
     """Returns what the method ``attempt`` returns, when that is not ``None``."""
     watch = _watch(connection, connection.fileno())
     method = getattr(connection, attempt)
     watch.poll(connection)
     is_first = True
-    while (found := method()) is None:
-        watch.look()
+    while (found := _attempt(watch, method)) is None:
         await watch.wait(None)
         is_first = False
-    if watch.calls:
-        watch.look()
     if is_first and watch.waiters:
         watch.wake()
     return found
@@ -248,35 +274,52 @@ async def serve(connection: Connection, handler: Callable[[Request], Any], limit
     """Answers requests until the peer has closed and all of them are answered."""
     if limit < 1:
         raise ValueError(f"limit is {limit}, must be 1 or more")
+    watch = _watch(connection, connection.fileno())
     tasks: set[asyncio.Task[None]] = set()
-    receiving: asyncio.Task[Request] | None = None
     is_open = True
+    polls = True
     try:
         while is_open or tasks:
-            if is_open and receiving is None and len(tasks) < limit:
-                receiving = asyncio.create_task(receive(connection, "try_recv_request"))
-            waits: set[asyncio.Task[Any]] = {*tasks, receiving} if receiving is not None else {*tasks}
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for task in done & tasks:
-                tasks.discard(task)
-                task.result()
-            if receiving is not None and receiving in done:
-                received, receiving = receiving, None
+            request = None
+            if is_open and len(tasks) < limit:
+                if polls:
+                    watch.poll(connection)
                 try:
-                    request = received.result()
+                    request = _attempt(watch, connection.try_recv_request)
                 except PeerClosed:
                     is_open = False
                     continue
+            # After a request, the next attempt comes after a turn of the other tasks.
+            polls = request is not None
+            if request is not None:
                 answer = handler(request)
                 if inspect.isawaitable(answer):
                     tasks.add(asyncio.create_task(_answer(request, answer)))
                 elif answer is not None:
                     await _respond(request, answer)
+                await asyncio.sleep(0)
+                done = {task for task in tasks if task.done()}
+            else:
+                done = await _first(watch, tasks, is_open and len(tasks) < limit)
+            for task in done:
+                tasks.discard(task)
+                task.result()
     finally:
-        left = [*tasks, *([] if receiving is None else [receiving])]
-        for task in left:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _first(watch: _Watch, tasks: set[asyncio.Task[None]], receives: bool) -> set[asyncio.Task[None]]:
+    """Waits until a task is done, or until a request may be here if it ``receives``. Returns the done tasks."""
+    if not receives:
+        return (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]
+    if not tasks:
+        await watch.wait(None)
+        return set()
+    with watch.waiter() as waiter:
+        await asyncio.wait({waiter, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    return {task for task in tasks if task.done()}
 
 
 async def _answer(request: Request, answer: Awaitable[Any]) -> None:

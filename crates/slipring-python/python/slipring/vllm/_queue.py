@@ -269,9 +269,7 @@ class MessageQueue:
             write(view)
         self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), patience)
 
-    def _retry(
-        self, publisher: Publisher, attempt: Callable[[float], _T], patience: _Patience, needed: int = 0
-    ) -> _T:
+    def _retry(self, publisher: Publisher, attempt: Callable[[float], _T], patience: _Patience, needed: int = 0) -> _T:
         """Makes attempts, which wait for so many seconds, until one works. Looks after the readers in between.
 
         Each of them takes ``needed`` bytes of memory.
@@ -335,7 +333,7 @@ class MessageQueue:
             self._check_shutdown()
             now = time.monotonic()
             text = f"{met} of {self.n_local_reader} local readers have joined"
-            patience.check(now, lambda text=text: text)
+            patience.check(now, text.__str__)
             if now - warned >= _INTERVAL:
                 warned = now
                 logger.warning("the queue waits for %.0f s: %s", now - start, text)
