@@ -41,14 +41,13 @@ impl Charge {
     ///
     /// # Errors
     ///
-    /// The bytes in flight exceed the limit. The charge keeps the bytes in this case too, until it is released.
+    /// The bytes in flight would exceed the limit. Nothing is charged.
     pub(crate) fn add(&self, bytes: u64) -> Result<(), Refusal> {
         let budget = &self.0.budget;
+        let within = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= budget.most);
+        let charged = budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within);
+        charged.map_err(|_| Refusal::too_many_bytes())?;
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let before = budget.used.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) > budget.most {
-            return Err(Refusal::too_many_bytes());
-        }
         Ok(())
     }
 
@@ -99,7 +98,8 @@ mod tests {
         let budget = Arc::new(Budget::new(100));
         let (first, second) = (budget.charge(), budget.charge());
         first.add(60).unwrap();
-        assert!(second.add(60).is_err());
+        assert!(second.add(60).is_err() && second.add(u64::MAX).is_err());
+        second.add(40).expect("what is refused counts nothing");
         drop(second);
         let held = first.clone();
         drop(first);

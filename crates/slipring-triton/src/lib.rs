@@ -70,6 +70,7 @@ mod metadata;
 mod model;
 mod model_error;
 mod outputs;
+mod patience;
 mod refusal;
 mod repository;
 mod request;

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-/// The least bytes of a body in a second. Local links are a thousand times as fast.
-const MIN_BYTES_PER_SECOND: u64 = 16 << 10;
-
 /// The limits that a server sets its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -68,8 +65,8 @@ impl Limits {
     }
 
     /// Sets the longest time without a byte of a request's body or progress of a response, and the longest time before
-    /// a connection's first request. All waits for one body may take four times as long, plus a second for each 16
-    /// KiB.
+    /// a connection's first request. All waits for one body may take four times as long; each 16 KiB that
+    /// arrive pay for a second of the waits before them.
     pub fn stall_timeout(mut self, longest: Duration) -> Self {
         self.stall_timeout = longest;
         self
@@ -87,13 +84,6 @@ impl Limits {
     pub fn shutdown_timeout(mut self, longest: Duration) -> Self {
         self.shutdown_timeout = longest;
         self
-    }
-
-    /// Returns the longest time that all waits for a body may take after `arrived` bytes.
-    pub(crate) fn max_wait(&self, arrived: u64) -> Duration {
-        self.stall_timeout
-            .saturating_mul(4)
-            .saturating_add(Duration::from_secs(arrived / MIN_BYTES_PER_SECOND))
     }
 }
 

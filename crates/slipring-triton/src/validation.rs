@@ -6,7 +6,7 @@ use slipring::{DType, Shape};
 
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
-use crate::request::{InferRequest, InputData, RequestInput};
+use crate::request::{InferRequest, InputData, RequestInput, RequestedOutput};
 use crate::strings::Strings;
 
 /// The facts of a valid request.
@@ -35,10 +35,44 @@ pub(crate) fn validate(
     model: &ModelMetadata,
     request: &InferRequest,
 ) -> Result<ValidRequest, Refusal> {
-    let outputs = outputs(model, request)?;
-    count(model, request)?;
+    let valid = shapes(model, &request.inputs, &request.outputs)?;
+    for (input, (dtype, shape)) in request.inputs.iter().zip(&valid.inputs) {
+        size(model, request.id.as_deref(), input, *dtype, shape)?;
+    }
+    Ok(valid)
+}
+
+/// Validates a request whose bytes have not come. `tails` are the lengths of the inputs whose bytes will.
+pub(crate) fn validate_tails(
+    model: &ModelMetadata,
+    id: Option<&str>,
+    inputs: &[RequestInput],
+    outputs: &[RequestedOutput],
+    tails: &[Option<u64>],
+) -> Result<(), Refusal> {
+    let valid = shapes(model, inputs, outputs)?;
+    for ((input, (dtype, shape)), tail) in inputs.iter().zip(&valid.inputs).zip(tails) {
+        let expected = shape.byte_len(*dtype);
+        let expected = expected.map_err(|_| Refusal::shape_overflow(&input.name, &model.name))?;
+        if let (Some(expected), Some(got)) = (expected, *tail)
+            && got != expected as u64
+        {
+            return Err(Refusal::input_size(id, &input.name, &model.name, expected, got));
+        }
+    }
+    Ok(())
+}
+
+/// Validates everything but the bytes.
+fn shapes(
+    model: &ModelMetadata,
+    inputs: &[RequestInput],
+    outputs: &[RequestedOutput],
+) -> Result<ValidRequest, Refusal> {
+    let outputs = found_outputs(model, outputs)?;
+    count(model, inputs)?;
     let mut batch = None;
-    let inputs = request.inputs.iter().map(|input| {
+    let inputs = inputs.iter().map(|input| {
         let (spec, shape) = input_of(model, input)?;
         if model.max_batch_size > 0 {
             let size = shape.dims()[0];
@@ -54,21 +88,18 @@ pub(crate) fn validate(
     {
         return Err(Refusal::batch_size(&model.name, model.max_batch_size));
     }
-    for (input, (dtype, shape)) in request.inputs.iter().zip(&inputs) {
-        size(model, request, input, *dtype, shape)?;
-    }
     Ok(ValidRequest { inputs, outputs, batch: batch.unwrap_or(1) })
 }
 
-fn outputs(
+fn found_outputs(
     model: &ModelMetadata,
-    request: &InferRequest,
+    outputs: &[RequestedOutput],
 ) -> Result<Vec<(usize, Option<usize>)>, Refusal> {
-    if request.outputs.is_empty() {
+    if outputs.is_empty() {
         return Ok((0..model.outputs.len()).map(|spec| (spec, None)).collect());
     }
-    let mut found = Vec::with_capacity(request.outputs.len().min(model.outputs.len()));
-    for (at, output) in request.outputs.iter().enumerate() {
+    let mut found = Vec::with_capacity(outputs.len().min(model.outputs.len()));
+    for (at, output) in outputs.iter().enumerate() {
         let spec = model.outputs.iter().position(|spec| spec.name == output.name);
         let spec = spec.ok_or_else(|| Refusal::unknown_output(&output.name, &model.name))?;
         // `found` never holds more outputs than the model has.
@@ -81,8 +112,8 @@ fn outputs(
 }
 
 /// Checks that the request has each input exactly once.
-fn count(model: &ModelMetadata, request: &InferRequest) -> Result<(), Refusal> {
-    let mut got: Vec<&str> = request.inputs.iter().map(|input| &*input.name).collect();
+fn count(model: &ModelMetadata, inputs: &[RequestInput]) -> Result<(), Refusal> {
+    let mut got: Vec<&str> = inputs.iter().map(|input| &*input.name).collect();
     got.sort_unstable();
     if let Some(twice) = got.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(Refusal::input_twice(twice[0]));
@@ -116,7 +147,7 @@ fn input_of<'m>(
 /// Checks that the input has as many bytes as its shape needs.
 fn size(
     model: &ModelMetadata,
-    request: &InferRequest,
+    id: Option<&str>,
     input: &RequestInput,
     dtype: DType,
     shape: &Shape,
@@ -128,7 +159,6 @@ fn size(
     };
     match (shape.byte_len(dtype).map_err(overflow)?, &input.data) {
         (Some(expected), _) if got != expected as u64 => {
-            let id = request.id.as_deref();
             Err(Refusal::input_size(id, &input.name, &model.name, expected, got))
         }
         (None, InputData::Inline(bytes)) => {

@@ -29,6 +29,7 @@ use tonic::codec::CompressionEncoding;
 use crate::budget::Charge;
 use crate::grpc::inflate::Inflate;
 use crate::limits::Limits;
+use crate::patience::Patience;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -78,10 +79,9 @@ pub(super) struct ScatterGatherBody<B> {
     ready: VecDeque<Bytes>,
     /// The trailers.
     last: Option<Frame<Bytes>>,
-    limits: Limits,
-    /// The timer of an incomplete message.
+    patience: Patience,
+    /// The timer of an incomplete message, and the start of the wait for its next bytes.
     timer: Option<Pin<Box<Sleep>>>,
-    /// The start of the wait for the current message.
     since: Option<Instant>,
 }
 
@@ -109,7 +109,7 @@ impl<B> ScatterGatherBody<B> {
             inflate: None,
             ready: VecDeque::new(),
             last: None,
-            limits: *limits,
+            patience: Patience::new(limits),
             timer: None,
             since: None,
         }
@@ -122,6 +122,7 @@ impl<B> ScatterGatherBody<B> {
     /// Charges and keeps arrived bytes.
     fn receive(&mut self, part: Bytes) -> Result<(), Status> {
         self.charge.add(part.len() as u64)?;
+        self.patience.receive(part.len());
         // A remainder is part of a header.
         self.rest =
             if self.rest.is_empty() { part } else { [&self.rest[..], &part].concat().into() };
@@ -160,7 +161,6 @@ impl<B> ScatterGatherBody<B> {
             return Err(Status::internal("more messages than one in a call that takes one"));
         }
         self.has_begun = true;
-        self.since = None;
         // A caller that asks for the next message has consumed the one before.
         self.charge.set(self.rest.len() as u64);
         // tonic's decoder refuses a compressed message of a call that names no compression.
@@ -211,11 +211,9 @@ impl<B> ScatterGatherBody<B> {
         if !self.is_inside_message() {
             return Poll::Pending;
         }
-        let since = self.since.get_or_insert_with(Instant::now).elapsed();
-        let arrived = self.len.saturating_sub(self.left) as u64;
-        let max_len =
-            self.limits.stall_timeout.min(self.limits.max_wait(arrived).saturating_sub(since));
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(max_len)));
+        self.since.get_or_insert_with(Instant::now);
+        let longest = self.patience.left();
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
         timer.as_mut().poll(context)
     }
 }
@@ -253,6 +251,9 @@ where
                 return Poll::Ready(Some(Err(status.into())));
             };
             this.timer = None;
+            if let Some(since) = this.since.take() {
+                this.patience.wait(since.elapsed());
+            }
             match polled.transpose().map_err(Into::into)?.map(Frame::into_data) {
                 Some(Ok(part)) => this.receive(part)?,
                 Some(Err(trailers)) => {

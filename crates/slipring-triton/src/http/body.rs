@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
@@ -13,6 +13,7 @@ use crate::budget::Charge;
 use crate::front::Front;
 use crate::http::coding::{Coding, Decoder};
 use crate::limits::Limits;
+use crate::patience::Patience;
 use crate::refusal::Refusal;
 
 /// The memory reserved for a tensor before its bytes arrive, if the client has not sent a length.
@@ -44,9 +45,7 @@ pub(super) struct Reader<B> {
     /// Plain bytes that have arrived.
     count: u64,
     limits: Limits,
-    /// Bytes as they arrived, and the time spent waiting for them.
-    arrived: u64,
-    waited: Duration,
+    patience: Patience,
     /// The plain length, if the client has sent it.
     length: Option<u64>,
     charge: Charge,
@@ -73,8 +72,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             broken: false,
             count: 0,
             limits: *front.limits(),
-            arrived: 0,
-            waited: Duration::ZERO,
+            patience: Patience::new(front.limits()),
             charge: front.charge(),
         }
     }
@@ -108,11 +106,10 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             let next = match now.await {
                 Poll::Ready(next) => Ok(next),
                 Poll::Pending => {
-                    let left = self.limits.max_wait(self.arrived).saturating_sub(self.waited);
-                    let (longest, started) = (self.limits.stall_timeout.min(left), Instant::now());
+                    let (longest, started) = (self.patience.left(), Instant::now());
                     let next = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
                     let next = tokio::time::timeout(longest, next).await;
-                    self.waited += started.elapsed();
+                    self.patience.wait(started.elapsed());
                     next
                 }
             };
@@ -135,7 +132,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
             {
-                self.arrived += data.len() as u64;
+                self.patience.receive(data.len());
                 return Ok(data);
             }
         }
@@ -229,9 +226,17 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Ok(length);
         }
         while self.fill().await? {
+            self.charge.release(self.plain.len() as u64);
             self.plain.clear();
         }
         Ok(self.count)
+    }
+
+    /// Drops the bytes at hand, and releases the charge for the body: the request is refused.
+    pub(super) fn refuse(&mut self) {
+        (self.plain, self.coded) = (Bytes::new(), Bytes::new());
+        self.decoder = None;
+        self.charge.set(0);
     }
 
     /// Drops the rest, so that the next request starts at its first byte. A rest that is too long closes the

@@ -89,7 +89,11 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
         Route::Index => index(front, body).await,
         _ => describe_route(front, &route),
     };
-    done.unwrap_or_else(Reply::from)
+    done.unwrap_or_else(|refusal| {
+        // The rest of the body may take its time.
+        body.refuse();
+        Reply::from(refusal)
+    })
 }
 
 /// Answers a request that needs no body.

@@ -21,12 +21,16 @@ use crate::json;
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InferResponse, InputData};
+use crate::validation;
 
 /// Bytes converted from or to JSON, or compressed, on the runtime's own thread: some hundred microseconds.
 const CONVERTED_INLINE: usize = 64 << 10;
 
 /// Bodies up to this length are sent as one chunk, since a copy costs less than a list of chunks.
 const SINGLE_CHUNK: u64 = 16 << 10;
+
+/// Binary tensors above this length are judged before their bytes are read. Shorter ones have come with the JSON.
+const JUDGED_FIRST: u64 = 64 << 10;
 
 /// Serves one inference request.
 pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
@@ -138,6 +142,11 @@ async fn read_json<B: Body<Data = Bytes> + Unpin>(
         true => run_blocking(move || infer_json::read(&text)).await?,
         false => infer_json::read(&text)?,
     };
+    let tails = || json_part.tails.iter().flatten();
+    if tails().fold(0, |sum: u64, len| sum.saturating_add(*len)) > JUDGED_FIRST {
+        let InferJson { id, inputs, outputs, tails, .. } = &json_part;
+        validation::validate_tails(metadata, id.as_deref(), inputs, outputs, tails)?;
+    }
     for (input, tail) in json_part.inputs.iter_mut().zip(&json_part.tails) {
         let Some(len) = *tail else { continue };
         let len = usize::try_from(len).unwrap_or(usize::MAX);

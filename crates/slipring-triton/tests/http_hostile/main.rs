@@ -236,6 +236,48 @@ fn what_runs_on_is_under_way_though_its_client_is_gone() {
     wait_until("its bytes come back", || second.call_with("POST", path, raw, &bytes).status == 200);
 }
 
+#[test]
+fn a_refused_request_gives_its_bytes_back_before_its_body_has_come() {
+    let limits = Limits::new().bytes_in_flight(1500 << 10).request_bytes(1 << 20);
+    let served = Served::with(|builder| builder.limits(limits));
+    let start = |header: &str, body: &[u8]| {
+        let mut client = served.client();
+        let path = "/v2/models/identity_uint8/infer";
+        let len = 8 << 20;
+        client.send(
+            format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len}\r\n{header}\r\n")
+                .as_bytes(),
+        );
+        client.send(body);
+        client
+    };
+    let no_json = format!("Inference-Header-Content-Length: {}\r\n", 700 << 10);
+    let coded = "Content-Encoding: gzip\r\n";
+    let coded_raw = format!("{coded}Inference-Header-Content-Length: 0\r\n");
+    let no_length = format!("{coded}Inference-Header-Content-Length: {}\r\n", u64::MAX);
+    // The shape of one element, and the bytes of many.
+    let many = format!(r#""parameters":{{"binary_data_size":{}}}"#, 900 << 10);
+    let json = request(&[tensor("INPUT0", "UINT8", "[1,1]", &many)], &[]);
+    let mismatch = format!("Inference-Header-Content-Length: {}\r\n", json.len());
+    let stopped = [
+        start(&no_json, &vec![b'x'; 900 << 10]),
+        start(coded, &bomb(b'x', 1)),
+        start(&coded_raw, &bomb(0, 4)),
+        start(&no_length, &bomb(b' ', 1)),
+        start(&mismatch, &[json.as_bytes(), &vec![0; 899 << 10]].concat()),
+    ];
+    let raw = "Inference-Header-Content-Length: 0\r\n";
+    let mut honest = served.client();
+    // Long enough for the server to read what the others have sent.
+    for _ in 0..30 {
+        let path = "/v2/models/identity_uint8/infer";
+        let mut is_served = || honest.call_with("POST", path, raw, &[1; 600 << 10]).status == 200;
+        wait_until("a refused request has no share", &mut is_served);
+        thread::sleep(Duration::from_millis(4));
+    }
+    drop(stopped);
+}
+
 /// Returns the peak memory of this process in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
