@@ -10,14 +10,14 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Status;
-use tonic::body::Body;
 use tonic::codegen::{Service, http};
 
 use crate::connections;
 use crate::front::Front;
+use crate::grpc::progress::{CallExecutor, ProgressBody};
 use crate::grpc::service::GrpcService;
 use crate::idle::{ActiveRequest, Activity};
 use crate::listener::{Socket, Stream};
@@ -41,13 +41,18 @@ const PINGS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_sec
 /// Serves one address until the shutdown, then until the calls in flight are answered.
 pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
     let limits = *front.limits();
+    let executor = CallExecutor { stall_timeout: limits.stall_timeout };
     let service = GrpcService::new(front, Some(shutdown.clone()));
     let serve = |stream, activity: Activity| {
         let (service, shutdown) = (service.clone(), shutdown.clone());
         async move {
             match stream {
-                Stream::Tcp(stream) => connection(service, stream, activity, shutdown).await,
-                Stream::Unix(stream) => connection(service, stream, activity, shutdown).await,
+                Stream::Tcp(stream) => {
+                    connection(service, stream, executor, activity, shutdown).await
+                }
+                Stream::Unix(stream) => {
+                    connection(service, stream, executor, activity, shutdown).await
+                }
             }
         }
     };
@@ -59,6 +64,7 @@ pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
 async fn connection(
     service: GrpcService,
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    executor: CallExecutor,
     activity: Activity,
     mut shutdown: Shutdown,
 ) {
@@ -68,11 +74,13 @@ async fn connection(
         let called = service.clone().call(request);
         async move {
             let answer = called.await?;
-            Ok::<_, Infallible>(answer.map(|body| ActiveBody { body, _busy: busy }))
+            Ok::<_, Infallible>(
+                answer.map(|body| ActiveBody { body: ProgressBody::new(body), _busy: busy }),
+            )
         }
     });
     let mut served = pin!(
-        http2::Builder::new(TokioExecutor::new())
+        http2::Builder::new(executor)
             .timer(TokioTimer::new())
             .initial_stream_window_size(WINDOWS.0)
             .initial_connection_window_size(WINDOWS.1)
@@ -96,7 +104,7 @@ async fn connection(
 
 /// The body of a response. Its connection counts as active until the body ends.
 struct ActiveBody {
-    body: Body,
+    body: ProgressBody,
     _busy: ActiveRequest,
 }
 

@@ -23,6 +23,7 @@ mod generated;
 mod inflate;
 mod message_size;
 mod parameters;
+mod progress;
 mod refusal;
 mod request;
 mod response;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::grpc_served::inference::ModelInferRequest;
 use crate::http_served::{Client, Served, models, request, tensor, window};
 use crate::support::other::{Other, run_here, say, wait_for_death};
 use crate::support::wait_until;
@@ -89,6 +90,55 @@ fn an_answer_over_grpc_is_under_way_until_its_client_has_taken_it() {
     served.infer(ask(MIB as i64)).unwrap();
     drop(held);
     wait_until("its bytes come back", || served.infer(ask(len)).is_ok());
+}
+
+#[test]
+fn an_answer_over_grpc_that_nobody_takes_ends_and_its_connection_goes_on() {
+    // Output and message of one of the first length fit beside those of another one, or of one of the second length alone.
+    let (len, alone) = (8 * MIB as i64, 13 * MIB as i64);
+    let patience = Duration::from_millis(400);
+    let limits = Limits::new().bytes_in_flight(40 * MIB).stall_timeout(patience);
+    let served = crate::grpc_served::Served::with(|builder| builder.limits(limits));
+    let _object = served.region("r", alone as u64);
+    let ask = |len: i64| {
+        let mut input = crate::grpc_served::input("INPUT0", "UINT8", &[1, len]);
+        input.parameters = crate::grpc_served::window("r", 0, len);
+        crate::grpc_served::request("identity_uint8", vec![input], &[])
+    };
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address));
+    let endpoint = endpoint.unwrap().initial_stream_window_size(100_000);
+    let channel = served.run(endpoint.connect()).unwrap();
+    let start = |message: ModelInferRequest, path: &str| {
+        use tower::ServiceExt;
+        let message = prost::Message::encode_to_vec(&message);
+        let frame = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+        let body = http_body_util::Full::new(bytes::Bytes::from(frame));
+        let path = format!("/inference.GRPCInferenceService/{path}");
+        let request = tonic::codegen::http::Request::post(path);
+        let request = request.header("content-type", "application/grpc");
+        let request = request.body(tonic::body::Body::new(body)).unwrap();
+        served.run(channel.clone().oneshot(request)).unwrap()
+    };
+    for path in ["ModelInfer", "ModelStreamInfer"] {
+        let held = start(ask(len), path);
+        wait_until("its bytes come back", || served.infer(ask(alone)).is_ok());
+        // The stream has ended, the connection has not.
+        let mut client = crate::grpc_served::Client::new(channel.clone());
+        served.run(client.model_infer(ask(16))).unwrap();
+        let ended = served.run(http_body_util::BodyExt::collect(held.into_body()));
+        assert_eq!(ended.unwrap_err().code(), tonic::Code::Cancelled);
+    }
+    // A stream whose server has nothing to say is not one whose client takes nothing.
+    let mut slow = crate::grpc_served::Client::new(channel.clone());
+    let input = crate::grpc_served::input("INPUT0", "INT32", &[1, 16]);
+    let request = crate::grpc_served::request("identity_slow_int32", vec![input], &[&[7; 64]]);
+    let requests = tokio_stream::iter([request.clone(), request]);
+    served.run(async {
+        let mut answers = slow.model_stream_infer(requests).await.unwrap().into_inner();
+        for _ in 0..2 {
+            assert_eq!(answers.message().await.unwrap().unwrap().error_message, "");
+        }
+    });
 }
 
 #[test]
