@@ -70,7 +70,8 @@ enum Backing {
     Host {
         /// Dropped before the object, whose drop frees large memory on another thread.
         windows: Windows,
-        object: Object,
+        /// Regions of one object share its descriptor.
+        object: Arc<Object>,
         identity: (u64, u64),
         key: Option<String>,
     },
@@ -135,8 +136,21 @@ impl Opened {
             _ => Footing::Loose,
         };
         let (identity, windows) = (object.identity()?, Windows::new(footing));
-        let backing = Backing::Host { object, identity, key, windows };
+        let backing = Backing::Host { object: Arc::new(object), identity, key, windows };
         Ok(Self { backing, extent })
+    }
+
+    /// Takes the descriptor of a region of the same object, and closes the own one.
+    pub(super) fn share(&mut self, other: &Region) {
+        if let (
+            Backing::Host { object, identity, .. },
+            Backing::Host { object: theirs, identity: other, .. },
+        ) = (&mut self.backing, &other.backing)
+            && *identity == *other
+            && object.equals(theirs)
+        {
+            *object = theirs.clone();
+        }
     }
 
     /// Returns the bytes of host memory.

@@ -62,6 +62,11 @@ impl Object {
         self.kind
     }
 
+    /// Returns whether the descriptor of another object of the same identity does for this one.
+    pub(super) fn equals(&self, other: &Self) -> bool {
+        (self.kind, self.writable) == (other.kind, other.writable)
+    }
+
     /// Returns its present size in bytes.
     pub(super) fn size(&self) -> Result<u64> {
         if self.kind == RegionKind::Dmabuf {

@@ -75,8 +75,8 @@ impl Registry {
         Self::with_limits(REGIONS, BYTES)
     }
 
-    /// Returns a registry for at most `regions` regions, which have `bytes` bytes at most. Each region takes a
-    /// descriptor, except those of CUDA. Memory of a GPU does not count as bytes. A region counts until its memory is
+    /// Returns a registry for at most `regions` regions, which have `bytes` bytes at most. Each object takes a
+    /// descriptor, whatever number of regions it has; memory of CUDA takes none. Memory of a GPU does not count as bytes. A region counts until its memory is
     /// unmapped.
     ///
     /// # Examples
@@ -132,11 +132,12 @@ impl Registry {
         }
         self.names()?.is_free(name)?;
         // Outside of the lock, so that other threads do not wait for these system calls.
-        let opened = Opened::new(source, offset, len)?;
+        let mut opened = Opened::new(source, offset, len)?;
         let RegistryCore { generation, limits, totals, .. } = &*self.shared;
         let mut names = self.names()?;
         names.is_free(name)?;
         let share = totals.take(*limits, opened.bytes())?;
+        names.registered.values().for_each(|region| opened.share(region));
         let region = opened.into_region(name, *generation, share);
         names.going_away.retain(|region| region.strong_count() > 0);
         names.registered.insert(name.to_owned(), Arc::new(region));

@@ -233,6 +233,28 @@ fn an_error_never_follows_a_link_or_names_more_than_the_key() {
 }
 
 #[test]
+fn regions_of_one_object_share_its_descriptor() {
+    let test = "regions_of_one_object_share_its_descriptor";
+    let mut other = Other::start(test, "", |_| {
+        let registry = Registry::new().unwrap();
+        let fd = memfd(PAGE, SealFlags::SHRINK);
+        let before = descriptors();
+        for name in ["a", "b", "c"] {
+            registry.register(name, Source::Memfd(fd.as_fd()), 0, PAGE).unwrap();
+        }
+        assert_eq!(descriptors(), before + 1);
+        registry.unregister("a").unwrap();
+        registry.lease("b", 0, 8).unwrap().write_at(0, &[7; 8]).unwrap();
+        registry.unregister("b").unwrap();
+        let mut bytes = [0; 8];
+        registry.lease("c", 0, 8).unwrap().read_at(0, &mut bytes).unwrap();
+        assert_eq!((bytes, registry.unregister("c").unwrap()), ([7; 8], 0));
+        assert_eq!(descriptors(), before);
+    });
+    other.succeeds();
+}
+
+#[test]
 fn unregistering_a_leased_region_refuses_new_users_and_ends_with_the_last() {
     let test = "unregistering_a_leased_region_refuses_new_users_and_ends_with_the_last";
     let mut other = Other::start(test, "", |_| {

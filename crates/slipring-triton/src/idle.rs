@@ -14,8 +14,9 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-/// A connection that has been idle for less time never loses its place to a new client.
-const MIN_EVICTABLE: Duration = Duration::from_secs(1);
+/// A connection that has been idle for less time never loses its place to a new client: after a request, and before the
+/// first one.
+const MIN_EVICTABLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(100));
 
 /// The time for which requests that come without a pause are served before other connections run.
 const TURN: Duration = Duration::from_micros(100);
@@ -252,16 +253,15 @@ impl IdleTimeouts {
         });
     }
 
-    /// Closes the connection that has been idle longest, to make place for another one.
+    /// Closes the connection that has been idle longest, to make place for another one. Those without any request come first.
     pub(crate) fn evict(&mut self) {
         self.watched.retain(|(_, connection)| !connection.is_finished());
-        let rested = |(at, (activity, _)): (usize, &(Activity, AbortHandle))| {
-            Some((activity.idle_time()?, at))
+        let evictable = |(at, (activity, _)): (usize, &(Activity, AbortHandle))| {
+            let (rested, is_new) = (activity.idle_time()?, !activity.has_had_request());
+            let least = if is_new { MIN_EVICTABLE.1 } else { MIN_EVICTABLE.0 };
+            (rested >= least).then_some((is_new, rested, at))
         };
-        let longest = self.watched.iter().enumerate().filter_map(rested).max();
-        if let Some((rested, at)) = longest
-            && rested >= MIN_EVICTABLE
-        {
+        if let Some((.., at)) = self.watched.iter().enumerate().filter_map(evictable).max() {
             self.watched.swap_remove(at).1.abort();
         }
     }

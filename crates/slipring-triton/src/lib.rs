@@ -53,6 +53,7 @@
 mod budget;
 mod connections;
 mod description;
+mod descriptors;
 mod error;
 mod execution;
 mod front;
@@ -84,6 +85,7 @@ mod validation;
 pub use description::{
     IndexEntry, ModelDescription, ModelStatistics, ServerDescription, TensorDescription,
 };
+pub use descriptors::raise_descriptor_limit;
 pub use error::BuildError;
 pub use front::{Front, FrontBuilder};
 pub use grpc::{GrpcHealth, GrpcService};

@@ -58,7 +58,9 @@ impl Limits {
     }
 
     /// Sets the most connections of one address. A further client takes the place of the connection that has been idle
-    /// longest, if that time is a second or more. Else the client waits.
+    /// longest, if that time is a second or more, or a tenth of a second before its first request. Else the client waits.
+    /// All addresses of a server together have half of the descriptors of the process at most
+    /// ([`raise_descriptor_limit`](crate::raise_descriptor_limit)).
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self

@@ -1,12 +1,8 @@
 //! The sockets that accept clients.
 
 use std::io;
-use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-
-/// The pause after a failed `accept`, such as one at the descriptor limit.
-const RETRY: Duration = Duration::from_millis(20);
 
 /// A listening socket.
 #[derive(Debug)]
@@ -21,7 +17,7 @@ pub(crate) enum Stream {
     Unix(UnixStream),
 }
 
-/// Accepts connections, and retries after an error.
+/// Accepts connections.
 pub(crate) struct Listener(Socket);
 
 impl Listener {
@@ -29,17 +25,8 @@ impl Listener {
         Self(socket)
     }
 
-    /// Returns the next connection. A caller may drop the future without loss.
-    pub(crate) async fn accept(&self) -> Stream {
-        loop {
-            match self.try_accept().await {
-                Ok(stream) => return stream,
-                Err(_) => tokio::time::sleep(RETRY).await,
-            }
-        }
-    }
-
-    async fn try_accept(&self) -> io::Result<Stream> {
+    /// Returns the next connection. A caller may drop the future without loss, and may try again after an error.
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match &self.0 {
             Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;

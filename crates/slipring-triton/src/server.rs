@@ -11,16 +11,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 use slipring::seam::SocketPath;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::descriptors;
 use crate::front::Front;
 use crate::listener::Socket;
 use crate::{grpc, http};
 
-/// Connections to a Unix socket that wait for `accept`: the value of `std` and tokio.
-const BACKLOG: i32 = 1024;
+/// Connections that wait for `accept`. tokio's own value for TCP is 128.
+const BACKLOG: u32 = 1024;
 
 /// The protocol of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,6 +86,20 @@ impl Drop for SocketFile {
     }
 }
 
+/// Listens on the first address of a name that is free.
+async fn bind_tcp(name: &str) -> io::Result<TcpListener> {
+    let mut failure = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for address in tokio::net::lookup_host(name).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 /// Gives a mode to the file to which this process has just bound a socket.
 ///
 /// A process that may write the folder can have replaced the file. So the mode goes to the file that was opened and looked at,
@@ -118,7 +133,7 @@ impl Server {
     ///
     /// The error of the system call.
     pub async fn listen(&mut self, protocol: Protocol, address: &str) -> io::Result<Bound> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = bind_tcp(address).await?;
         let bound = Bound::Tcp(listener.local_addr()?);
         self.sockets.push((protocol, Socket::Tcp(listener)));
         Ok(bound)
@@ -162,7 +177,7 @@ impl Server {
             bind(&socket, &target)?;
             // No client can connect before `listen`.
             mode.map_or(Ok(()), |mode| set_mode(path, mode))?;
-            Ok(rustix::net::listen(&socket, BACKLOG)?)
+            Ok(rustix::net::listen(&socket, BACKLOG as i32)?)
         };
         let is_in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
         self.files.push(SocketFile(SocketPath::bind(path, bind_and_listen, is_in_use)?));
@@ -183,11 +198,12 @@ impl Server {
         // The files stay until all protocols have ended.
         let _files = self.files;
         let mut protocols = JoinSet::new();
+        let most = descriptors::connections(self.front.limits().connections, self.sockets.len());
         for (protocol, socket) in self.sockets {
             let (front, shutdown) = (self.front.clone(), shutdown.clone());
             match protocol {
-                Protocol::Http => protocols.spawn(http::serve(front, socket, shutdown)),
-                Protocol::Grpc => protocols.spawn(grpc::serve(front, socket, shutdown)),
+                Protocol::Http => protocols.spawn(http::serve(front, socket, most, shutdown)),
+                Protocol::Grpc => protocols.spawn(grpc::serve(front, socket, most, shutdown)),
             };
         }
         tokio::pin!(ended);

@@ -9,6 +9,7 @@ use slipring::error::RegionFault;
 use slipring::region::{CudaHandle, Reach, RegionKind, RegionStatus, Registry, Source};
 use slipring::{Error, ErrorKind};
 
+use crate::descriptors;
 use crate::refusal::{Refusal, SharedMemoryKind};
 
 /// The length of a CUDA IPC handle in bytes.
@@ -79,6 +80,9 @@ impl SharedMemory {
         self.check_allowed()?;
         if name.is_empty() {
             return Err(Refusal::name_missing(SharedMemoryKind::System));
+        }
+        if !descriptors::has_room() {
+            return Err(Refusal::register_limit(name));
         }
         let done = self.registry.register(name, Source::Posix(key), offset, byte_size);
         done.map_err(|error| register_refusal(name, key, &error))
@@ -214,8 +218,10 @@ fn registry_refusal() -> Refusal {
 }
 
 fn register_refusal(name: &str, key: &str, error: &Error) -> Refusal {
-    let ErrorKind::Region(failure) = error.kind() else {
-        return Refusal::register_failed(name);
+    let failure = match error.kind() {
+        ErrorKind::Region(failure) => failure,
+        ErrorKind::DescriptorLimit { .. } => return Refusal::register_limit(name),
+        _ => return Refusal::register_failed(name),
     };
     match failure {
         RegionFault::NameEmpty => Refusal::name_missing(SharedMemoryKind::System),

@@ -52,6 +52,7 @@ fn options() -> Result<Options> {
 #[tokio::main]
 async fn main() -> Result<()> {
     let options = options()?;
+    slipring_triton::raise_descriptor_limit()?;
     if options.in_place {
         // The guard comes before the first access. An application may install it; a library never does.
         SigbusGuard::install()?;

@@ -38,8 +38,8 @@ const SEND_BUFFER: usize = 1 << 20;
 /// The interval of pings to a silent client, and the longest time to its answer.
 const PINGS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// Serves one address until the shutdown, then until the calls in flight are answered.
-pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
+/// Serves one address, `most` connections at a time, until the shutdown, then until the calls in flight are answered.
+pub(crate) async fn serve(front: Front, socket: Socket, most: usize, shutdown: Shutdown) {
     let limits = *front.limits();
     let executor = CallExecutor { stall_timeout: limits.stall_timeout };
     let service = GrpcService::new(front, Some(shutdown.clone()));
@@ -57,7 +57,7 @@ pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
         }
     };
     // A client that has called and answers pings may stay. A closed connection would fail its next call.
-    connections::serve(socket, &limits, None, shutdown.clone(), serve).await;
+    connections::serve(socket, &limits, most, None, shutdown.clone(), serve).await;
 }
 
 /// Serves a connection until it ends. Its errors concern the client alone.

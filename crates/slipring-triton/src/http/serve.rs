@@ -17,8 +17,8 @@ use crate::idle::{Activity, ActivityStream};
 use crate::listener::{Socket, Stream};
 use crate::shutdown::Shutdown;
 
-/// Serves one address until the shutdown, then until the requests in flight are answered.
-pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
+/// Serves one address, `most` connections at a time, until the shutdown, then until the requests in flight are answered.
+pub(crate) async fn serve(front: Front, socket: Socket, most: usize, shutdown: Shutdown) {
     let limits = *front.limits();
     let serve = |stream, activity: Activity| {
         let (front, shutdown) = (front.clone(), shutdown.clone());
@@ -29,7 +29,8 @@ pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
             }
         }
     };
-    connections::serve(socket, &limits, Some(limits.idle_timeout), shutdown.clone(), serve).await;
+    let idle = Some(limits.idle_timeout);
+    connections::serve(socket, &limits, most, idle, shutdown.clone(), serve).await;
 }
 
 /// Serves a connection until it ends. Its errors concern the client alone.

@@ -1,6 +1,7 @@
 //! Promises of both protocols: execution of models, the end of connections, equal answers.
 
 mod connections;
+mod descriptors;
 mod execution;
 #[path = "../served/grpc.rs"]
 mod grpc_served;
