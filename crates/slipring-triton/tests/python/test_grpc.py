@@ -7,10 +7,12 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
 
 from fronts import CONTENTS, Front, service_pb2, stub, wire
 from refusals import leaks
 from regions import Region
+from server import Server
 
 A = np.arange(16, dtype=np.int32).reshape(1, 16)
 
@@ -427,6 +429,27 @@ def test_compressed_requests(server, algorithm):
             tensor = front.input("INPUT0", A)
             result = front.infer("identity_int32", [tensor], compression_algorithm=algorithm)
             assert (result.as_numpy("OUTPUT0") == A).all()
+
+
+# --- a Unix socket
+
+
+def test_a_unix_socket_with_an_authority(tmp_path):
+    path = tmp_path / "grpc"
+    server = Server("--grpc-unix", str(path))
+    try:
+        # gRPC's own `:authority` is the path with percent signs, which HTTP/2 forbids.
+        options = [("grpc.default_authority", "localhost")]
+        with grpcclient.InferenceServerClient(f"unix:{path}", channel_args=options) as client:
+            assert client.is_server_live()
+            tensor = grpcclient.InferInput("INPUT0", [1, 16], "INT32")
+            tensor.set_data_from_numpy(A)
+            assert (client.infer("identity_int32", [tensor]).as_numpy("OUTPUT0") == A).all()
+        with grpcclient.InferenceServerClient(f"unix:{path}") as client:
+            with pytest.raises(InferenceServerException, match="RST_STREAM"):
+                client.is_server_live()
+    finally:
+        server.stop()
 
 
 # --- frames by hand
