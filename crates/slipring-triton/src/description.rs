@@ -8,8 +8,9 @@ use crate::refusal::Refusal;
 use crate::statistics::Counts;
 
 /// The protocol extensions that the server supports.
-const EXTENSIONS: [&str; 6] = [
+const EXTENSIONS: [&str; 7] = [
     "binary_tensor_data",
+    "classification",
     "cuda_shared_memory",
     "model_configuration",
     "model_repository",

@@ -152,7 +152,8 @@ impl Front {
                     OutputTarget::Region(next())
                 }
             };
-            slots.push(OutputSlot { spec, to, shape: None });
+            let classification = at.and_then(|at| request.outputs[at].classification);
+            slots.push(OutputSlot { spec, to, shape: None, classification });
         }
         let version = outcome.model.version;
         let (metadata, failure) =
@@ -162,7 +163,8 @@ impl Front {
         let inputs =
             Inputs { info, tensors, in_place, failure: failure.clone(), charge: charge.clone() };
         let most = self.limits().response_bytes;
-        let unwanted = OutputSlot { spec: 0, to: OutputTarget::Nowhere, shape: None };
+        let to = OutputTarget::Nowhere;
+        let unwanted = OutputSlot { spec: 0, to, shape: None, classification: None };
         let outputs =
             Outputs { metadata, slots, unwanted, in_place, failure, charge, left: most, most };
         PreparedRequest { inputs, outputs, len, batch: checked.batch, outcome }
@@ -225,7 +227,7 @@ async fn run_async(
     outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panic_error(&outputs))))?;
     let computed = Instant::now();
     let outputs =
-        run_blocking_if(outputs.unwritten() > MAX_INLINE, move || outputs.finish()).await?;
+        run_blocking_if(outputs.unfinished() > MAX_INLINE, move || outputs.finish()).await?;
     outcome.succeeded((started, ready, computed), batch);
     Ok(outputs)
 }

@@ -51,6 +51,7 @@
 //! ```
 
 mod budget;
+mod classification;
 mod connections;
 mod description;
 mod descriptors;

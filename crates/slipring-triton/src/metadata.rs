@@ -26,6 +26,7 @@ pub struct TensorSpec {
     pub(crate) name: String,
     pub(crate) dtype: DType,
     pub(crate) dims: Vec<Option<usize>>,
+    pub(crate) labels: Vec<String>,
 }
 
 impl TensorSpec {
@@ -35,7 +36,14 @@ impl TensorSpec {
         dtype: DType,
         dims: impl IntoIterator<Item = Option<usize>>,
     ) -> Self {
-        Self { name: name.into(), dtype, dims: dims.into_iter().collect() }
+        Self { name: name.into(), dtype, dims: dims.into_iter().collect(), labels: Vec::new() }
+    }
+
+    /// Sets the labels of an output's elements, by their index in one batch item. A client that asks for a
+    /// classification receives them. An element without a label, or with an empty one, has none in its text.
+    pub fn labels<T: Into<String>>(mut self, labels: impl IntoIterator<Item = T>) -> Self {
+        self.labels = labels.into_iter().map(Into::into).collect();
+        self
     }
 
     /// Returns the tensor's name.

@@ -11,6 +11,7 @@ use slipring::{DType, Shape};
 use zerocopy::IntoBytes;
 
 use crate::budget::Charge;
+use crate::classification::Classification;
 use crate::inputs::{Input, RegionFailure, is_on_gpu};
 use crate::metadata::ModelMetadata;
 use crate::model_error::ModelError;
@@ -38,6 +39,8 @@ pub(crate) struct OutputSlot {
     pub(crate) to: OutputTarget,
     /// The shape and the length in bytes, after the model has obtained the output.
     pub(crate) shape: Option<(Shape, usize)>,
+    /// The most classes of each batch item, if the client asks for them instead of the tensor.
+    pub(crate) classification: Option<usize>,
 }
 
 /// The outputs of a request.
@@ -187,9 +190,10 @@ impl Outputs {
         })
     }
 
-    /// Returns the bytes of partly written outputs that are still to be filled with 0.
-    pub(crate) fn unwritten(&self) -> usize {
+    /// Returns the bytes that [`finish`](Self::finish) fills with 0 or classifies.
+    pub(crate) fn unfinished(&self) -> usize {
         let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
+            (_, Some((_, len))) if slot.classification.is_some() => len,
             (OutputTarget::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
             _ => 0,
         });
@@ -198,7 +202,7 @@ impl Outputs {
 
     /// Returns the outputs of the response.
     pub(crate) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
-        let metadata = self.metadata;
+        let Self { metadata, charge, mut left, most, .. } = self;
         let written = self.slots.into_iter().map(|slot| {
             let spec = &metadata.outputs[slot.spec];
             let Some((shape, len)) = slot.shape else {
@@ -216,6 +220,14 @@ impl Outputs {
                 }
                 OutputTarget::Region(_) | OutputTarget::Nowhere => None,
             };
+            if let (Some(count), Some(bytes)) = (slot.classification, &data) {
+                let has_batch = metadata.max_batch_size > 0;
+                let (charge, left) = (&charge, &mut left);
+                let asked = Classification { count, has_batch, charge, left, most };
+                let (shape, texts) = asked.of(spec, &shape, bytes)?;
+                let (name, data) = (spec.name.clone(), Some(texts.into()));
+                return Ok(ResponseOutput { name, dtype: DType::Bytes, shape, data });
+            }
             Ok(ResponseOutput { name: spec.name.clone(), dtype: spec.dtype, shape, data })
         });
         written.collect()

@@ -415,6 +415,20 @@ impl Refusal {
         Self::invalid(format!("response of more than {most} bytes"))
     }
 
+    pub(crate) fn output_classified() -> Self {
+        Self::invalid("output can't set both 'shared_memory_region' and 'classification'")
+    }
+
+    pub(crate) fn classification_type(dtype: &str) -> Self {
+        Self::invalid(format!(
+            "class result not available for output due to unsupported type '{dtype}'"
+        ))
+    }
+
+    pub(crate) fn classification_elements() -> Self {
+        Self::invalid("classification output tensor too large")
+    }
+
     pub(crate) fn no_memory(bytes: usize) -> Self {
         Self::unavailable(format!("no memory for a tensor of {bytes} bytes"))
     }

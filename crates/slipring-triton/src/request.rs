@@ -78,6 +78,9 @@ pub struct RequestedOutput {
     pub name: String,
     /// The destination. `None`: the response.
     pub region: Option<RegionWindow>,
+    /// The highest elements as BYTES `value:index[:label]`, at most this many of each batch item, instead of the
+    /// tensor. Such an output has no region.
+    pub classification: Option<usize>,
 }
 
 /// The response to a request.

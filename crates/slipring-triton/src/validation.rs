@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use slipring::{DType, Shape};
 
+use crate::classification;
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InputData, RequestInput, RequestedOutput};
@@ -105,6 +106,12 @@ fn found_outputs(
         // `found` never holds more outputs than the model has.
         if found.iter().any(|(before, _)| *before == spec) {
             return Err(Refusal::output_twice(&output.name));
+        }
+        if output.classification.is_some() {
+            if output.region.is_some() {
+                return Err(Refusal::output_classified());
+            }
+            classification::check(model.outputs[spec].dtype)?;
         }
         found.push((spec, Some(at)));
     }

@@ -10,6 +10,7 @@ use crate::request::{Parameter, RegionWindow};
 const REGION: &str = "shared_memory_region";
 const OFFSET: &str = "shared_memory_offset";
 const SIZE: &str = "shared_memory_byte_size";
+const CLASSIFICATION: &str = "classification";
 
 /// The one reserved name that a client may send. It asks that the last response of a stream is marked.
 const FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
@@ -65,6 +66,18 @@ pub(super) fn window(
     let offset = u64::try_from(offset.unwrap_or(0)).map_err(|_| Refusal::region_offset(region))?;
     let len = u64::try_from(size).map_err(|_| Refusal::region_range(region))?;
     Ok(Some(RegionWindow { name: region.clone(), offset, len }))
+}
+
+/// Returns the number of classes that a client asks for.
+pub(super) fn classification(parameters: &Parameters) -> Result<Option<usize>, Refusal> {
+    match parameters.get(CLASSIFICATION).map(choice) {
+        None => Ok(None),
+        Some(Some(ParameterChoice::Int64Param(count @ 1..))) => {
+            Ok(Some(usize::try_from(*count).unwrap_or(usize::MAX)))
+        }
+        Some(Some(ParameterChoice::Int64Param(_))) => Err(Refusal::classification_count()),
+        Some(_) => Err(Refusal::classification_parameter()),
+    }
 }
 
 fn choice(parameter: &InferParameter) -> Option<&ParameterChoice> {

@@ -14,6 +14,14 @@ impl Refusal {
         ))
     }
 
+    pub(super) fn classification_parameter() -> Self {
+        Self::invalid("invalid value type for 'classification' parameter, expected int64_param")
+    }
+
+    pub(super) fn classification_count() -> Self {
+        Self::invalid("invalid value for 'classification' parameter, expected >= 0")
+    }
+
     pub(super) fn contents_and_region(input: &str, model: &str) -> Self {
         Self::invalid(format!(
             "unexpected 'content' provided when using shared memory for input tensor '{input}' for model '{model}'"

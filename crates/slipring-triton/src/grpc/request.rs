@@ -65,5 +65,9 @@ fn decode_input(
 
 fn decode_output(output: InferRequestedOutputTensor) -> Result<RequestedOutput, Refusal> {
     let region = parameters::window(&output.name, &output.parameters)?;
-    Ok(RequestedOutput { name: output.name, region })
+    let classification = parameters::classification(&output.parameters)?;
+    if region.is_some() && classification.is_some() {
+        return Err(Refusal::output_classified());
+    }
+    Ok(RequestedOutput { name: output.name, region, classification })
 }

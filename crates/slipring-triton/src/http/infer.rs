@@ -78,7 +78,9 @@ fn check_json(metadata: &ModelMetadata, json_part: &InferJson) -> Result<(), Ref
         metadata.outputs.iter().filter(|_| !json_part.binary_output).find(half)
     } else {
         let asked = json_part.outputs.iter().zip(&json_part.binary);
-        let asked = asked.filter(|(output, binary)| !**binary && output.region.is_none());
+        let asked = asked.filter(|(output, binary)| {
+            !**binary && output.region.is_none() && output.classification.is_none()
+        });
         asked.filter_map(|(output, _)| metadata.output_of(&output.name)).find(half)
     };
     match found {

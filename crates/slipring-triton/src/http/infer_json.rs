@@ -179,6 +179,7 @@ struct TensorParameters {
     region: Option<String>,
     offset: Option<u64>,
     byte_size: Option<u64>,
+    classification: Option<u64>,
 }
 
 impl TensorParameters {
@@ -206,7 +207,9 @@ impl TensorParameters {
                 "shared_memory_byte_size" => {
                     parameters.byte_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
-                "classification" => return Err(Refusal::classification()),
+                "classification" => {
+                    parameters.classification.get_or_insert(unsigned(value).map_err(parsed)?);
+                }
                 _ => {}
             }
         }
@@ -280,8 +283,15 @@ fn output(node: Node<'_>, binary_output: bool) -> Result<(RequestedOutput, bool)
     let name = member(members.name, "name", string)?;
     let mut parameters = TensorParameters::read(members.parameters)?;
     let region = parameters.window(&name)?;
+    if region.is_some() && parameters.classification.is_some() {
+        return Err(Refusal::output_place_or_classes());
+    }
     if region.is_some() && parameters.binary_data == Some(true) {
         return Err(Refusal::output_places());
     }
-    Ok((RequestedOutput { name, region }, parameters.binary_data.unwrap_or(binary_output)))
+    // As in the reference server, 0 asks for the tensor.
+    let classification = parameters.classification.filter(|count| *count > 0);
+    let classification = classification.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+    let output = RequestedOutput { name, region, classification };
+    Ok((output, parameters.binary_data.unwrap_or(binary_output)))
 }

@@ -78,9 +78,8 @@ impl Refusal {
         Self::invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
     }
 
-    pub(super) fn classification() -> Self {
-        let text = "the classification extension is not served";
-        Self::new(RefusalKind::Unsupported, text)
+    pub(super) fn output_place_or_classes() -> Self {
+        Self::invalid("Output can't set both 'shared_memory_region' and 'classification'")
     }
 
     pub(super) fn parameter_type(name: &str) -> Self {

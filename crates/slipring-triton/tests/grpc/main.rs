@@ -1,6 +1,7 @@
 //! gRPC: calls and errors.
 
 mod calls;
+mod classification;
 mod errors;
 #[path = "../served/grpc.rs"]
 mod grpc_served;

@@ -468,9 +468,9 @@ fn json_that_is_none_or_something_else() {
             "Unable to parse 'outputs': attempt to access JSON non-array as array",
         ),
         (
-            r#"{"inputs":[],"outputs":[{"name":"O","parameters":{"classification":2}}]}"#,
-            501,
-            "the classification extension is not served",
+            r#"{"inputs":[],"outputs":[{"name":"O","parameters":{"classification":-2}}]}"#,
+            500,
+            "Unable to parse 'classification': attempt to access JSON non-unsigned-integer as unsigned-integer",
         ),
     ] {
         client.call("POST", SIMPLE, body).is_error(status, text);

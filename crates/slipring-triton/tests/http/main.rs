@@ -1,5 +1,6 @@
 //! HTTP: requests, errors, and regions of shared memory.
 
+mod classification;
 mod errors;
 #[path = "../served/http.rs"]
 mod http_served;

@@ -22,6 +22,7 @@ fn the_server_and_its_models_tell_what_they_are() {
         "system_shared_memory",
         "cuda_shared_memory",
         "binary_tensor_data",
+        "classification",
         "model_repository",
         "statistics",
         "model_configuration",

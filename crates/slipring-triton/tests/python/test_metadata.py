@@ -40,6 +40,7 @@ def test_the_server_tells_its_extensions(front):
         "system_shared_memory",
         "cuda_shared_memory",
         "binary_tensor_data",
+        "classification",
         "model_repository",
         "statistics",
         "model_configuration",
