@@ -181,8 +181,13 @@ async fn compute(
         }
         AnyModel::Blocking(model) => {
             prepared.inputs.charge.add(QUEUED_REQUEST)?;
+            let permit = entry.instances.acquire(&entry.metadata.name).await?;
             let model = model.clone();
-            run_blocking(move || run(&*model, prepared)).await
+            run_blocking(move || {
+                let _permit = permit;
+                run(&*model, prepared)
+            })
+            .await
         }
         AnyModel::Async(model) => run_async(&**model, prepared).await,
     }

@@ -65,6 +65,7 @@ mod grpc;
 mod http;
 mod idle;
 mod inputs;
+mod instances;
 mod json;
 mod limits;
 mod listener;

@@ -78,6 +78,8 @@ pub struct ModelMetadata {
     pub(crate) inputs: Vec<TensorSpec>,
     pub(crate) outputs: Vec<TensorSpec>,
     pub(crate) inline: bool,
+    pub(crate) instances: usize,
+    pub(crate) max_queue_size: usize,
 }
 
 impl ModelMetadata {
@@ -91,6 +93,8 @@ impl ModelMetadata {
             inputs: Vec::new(),
             outputs: Vec::new(),
             inline: false,
+            instances: 32,
+            max_queue_size: 16_384,
         }
     }
 
@@ -129,6 +133,20 @@ impl ModelMetadata {
     /// then run on the thread that has read them; others run on a blocking thread.
     pub fn inline(mut self) -> Self {
         self.inline = true;
+        self
+    }
+
+    /// Sets how many calls of [`Model::infer`](crate::Model::infer) run at once on blocking threads, at least 1. The
+    /// default is 32, so that one slow model leaves most of the 512 blocking threads of a tokio runtime to others.
+    pub fn instances(mut self, instances: usize) -> Self {
+        self.instances = instances.max(1);
+        self
+    }
+
+    /// Sets how many requests may wait for an instance, in the order of their arrival. The default is 16,384. The front
+    /// refuses a further one with status 503.
+    pub fn max_queue_size(mut self, requests: usize) -> Self {
+        self.max_queue_size = requests;
         self
     }
 

@@ -415,6 +415,12 @@ impl Refusal {
         Self::invalid(format!("response of more than {most} bytes"))
     }
 
+    pub(crate) fn queue_full(model: &str, most: usize) -> Self {
+        Self::unavailable(format!(
+            "Exceeds maximum queue size: {most} requests wait for model '{model}'"
+        ))
+    }
+
     pub(crate) fn output_classified() -> Self {
         Self::invalid("output can't set both 'shared_memory_region' and 'classification'")
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::instances::Instances;
 use crate::metadata::ModelMetadata;
 use crate::model::{AsyncModel, Model};
 use crate::refusal::Refusal;
@@ -20,6 +21,7 @@ pub(crate) enum AnyModel {
 pub(crate) struct ModelEntry {
     pub(crate) metadata: Arc<ModelMetadata>,
     pub(crate) model: AnyModel,
+    pub(crate) instances: Instances,
     /// The statistics of each version.
     statistics: Vec<(u64, Statistics)>,
 }
@@ -34,7 +36,8 @@ impl ModelEntry {
         metadata.versions.sort_unstable();
         metadata.versions.dedup();
         let statistics = metadata.versions.iter().map(|version| (*version, Statistics::default()));
-        Self { statistics: statistics.collect(), metadata: Arc::new(metadata), model }
+        let (statistics, instances) = (statistics.collect(), Instances::new(&metadata));
+        Self { statistics, instances, metadata: Arc::new(metadata), model }
     }
 
     pub(crate) fn is_ready(&self) -> bool {

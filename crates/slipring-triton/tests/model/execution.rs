@@ -17,8 +17,8 @@ use flate2::write::GzEncoder;
 use slipring::DType;
 use slipring::region::PosixShm;
 use slipring_triton::{
-    AsyncModel, Counts, Front, InferRequest, Inferring, InputData, Inputs, ModelMetadata, Outputs,
-    RegionWindow, RequestInput, TensorSpec, http_router,
+    AsyncModel, Counts, Front, InferRequest, Inferring, InputData, Inputs, Model, ModelError,
+    ModelMetadata, Outputs, RegionWindow, RequestInput, TensorSpec, http_router,
 };
 use tower::ServiceExt;
 
@@ -64,6 +64,65 @@ fn what_nobody_waits_for_is_counted_and_is_not_begun() {
         });
     });
     assert!(hears.try_recv().is_err(), "it was begun for nobody");
+}
+
+#[test]
+fn a_slow_model_leaves_threads_to_the_others() {
+    let (gate, hears, go) = Gate::new();
+    let echo = Echo(ModelMetadata::new("echo").input(TensorSpec::new("I", DType::Uint8, [None])));
+    let front = Front::builder().model(gate).model(echo).build().unwrap();
+    let request = |model| asked(model, "UINT8", 1, InputData::Inline(vec![1].into()));
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap().block_on(async {
+        let mut slow: Vec<_> = (0..4000).map(|_| Box::pin(front.infer(request("gate")))).collect();
+        for waits in &mut slow {
+            assert!(is_pending(waits.as_mut()).await);
+        }
+        hears.recv_timeout(HANG).unwrap();
+        // No call of the slow model ends before the other model has answered.
+        let fast = tokio::time::timeout(HANG, front.infer(request("echo"))).await;
+        fast.expect("an answer beside 4,000 slow requests").unwrap();
+        // The requests in the queue leave it, and the calls that run may end.
+        drop(slow);
+        (0..4000).for_each(|_| go.send(()).unwrap());
+    });
+}
+
+#[test]
+fn a_full_queue_refuses_and_takes_requests_again_when_one_leaves_it() {
+    let (gate, hears, go) = Gate::of(|metadata| metadata.instances(1).max_queue_size(2));
+    let front = Front::builder().model(gate).build().unwrap();
+    let request = || asked("gate", "UINT8", 1, InputData::Inline(vec![1].into()));
+    runtime().block_on(async {
+        let mut all: Vec<_> = (0..3).map(|_| Box::pin(front.infer(request()))).collect();
+        for waits in &mut all {
+            assert!(is_pending(waits.as_mut()).await);
+        }
+        hears.recv_timeout(HANG).unwrap();
+        let refusal = front.infer(request()).await.unwrap_err();
+        let text = "Exceeds maximum queue size: 2 requests wait for model 'gate'";
+        assert_eq!((refusal.kind().status(), refusal.text()), (503, text));
+        drop(all.pop());
+        let mut again = Box::pin(front.infer(request()));
+        assert!(is_pending(again.as_mut()).await);
+        (0..3).for_each(|_| go.send(()).unwrap());
+        for answer in all.into_iter().chain([again]) {
+            answer.await.unwrap();
+        }
+    });
+}
+
+/// A model without outputs that answers at once, on a thread of its own.
+struct Echo(ModelMetadata);
+
+impl Model for Echo {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.0
+    }
+
+    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
+        Ok(())
+    }
 }
 
 /// A model that records the yields of others before its call, or panics at once.

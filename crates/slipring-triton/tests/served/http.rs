@@ -345,8 +345,16 @@ pub struct Gate {
 impl Gate {
     /// Returns the model, the receiver of its reports, and the sender of permits.
     pub fn new() -> (Self, mpsc::Receiver<()>, mpsc::Sender<()>) {
+        Self::of(|metadata| metadata)
+    }
+
+    /// Returns the same with changed metadata.
+    pub fn of(
+        shape: impl FnOnce(ModelMetadata) -> ModelMetadata,
+    ) -> (Self, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let ((reached, hears), (go, told)) = (mpsc::channel(), mpsc::channel());
         let metadata = ModelMetadata::new("gate").input(TensorSpec::new("I", DType::Uint8, [None]));
+        let metadata = shape(metadata);
         let gate = Self { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
         (gate, hears, go)
     }
