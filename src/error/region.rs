@@ -75,7 +75,7 @@ pub enum RegionFault {
         /// The longest key in bytes.
         max: usize,
     },
-    /// The key has a character that keys may not have.
+    /// The key has a slash behind its name's start, or a control character.
     #[error("key has {character:?} at byte {at}")]
     KeyCharacter {
         /// The character.

@@ -5,17 +5,18 @@ use crate::error::RegionFault;
 /// `NAME_MAX` of `limits.h`: the longest name in a directory.
 const LONGEST: usize = 255;
 
-/// A key that names an object directly in `/dev/shm`, in the form of `shm_open(3)`: a name with or without a
-/// leading slash.
+/// A key that names an object directly in `/dev/shm`, in the form of `shm_open(3)`: a name with or without
+/// leading slashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     given: String,
 }
 
 impl Key {
-    /// Letters, digits and `-_.:,+=@#%~` are allowed. None of them leads into another directory.
+    /// All characters but slashes and control characters are allowed: only a slash, or a name of dots, leads into
+    /// another directory.
     pub(super) fn parse(given: &str) -> Result<Self, RegionFault> {
-        let name = given.strip_prefix('/').unwrap_or(given);
+        let name = given.trim_start_matches('/');
         let slash = given.len() - name.len();
         if let Some((at, character)) =
             name.char_indices().find(|(_, character)| !allowed(*character))
@@ -43,7 +44,7 @@ impl Key {
 }
 
 fn allowed(character: char) -> bool {
-    character.is_ascii_alphanumeric() || "-_.:,+=@#%~".contains(character)
+    character != '/' && !character.is_control()
 }
 
 #[cfg(test)]

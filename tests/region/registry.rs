@@ -171,7 +171,7 @@ fn a_hostile_key_is_refused_and_leaves_nothing_open() {
         rustix::fs::mkfifoat(rustix::fs::CWD, format!("{path}-fifo"), mode).unwrap();
 
         let register = |key: &str| fault(registry.register("r", Source::Posix(key), 0, 1));
-        for key in ["/../../etc/passwd", "//etc/passwd", "x/y", "a\0b", "/dev/shm/x", "a b"] {
+        for key in ["/../../etc/passwd", "//etc/passwd", "x/y", "a\0b", "/dev/shm/x", "a\nb"] {
             let refused = register(key);
             assert!(matches!(refused, RegionFault::KeyCharacter { .. }), "{key:?}: {refused:?}");
         }

@@ -46,8 +46,8 @@ struct RequestOutcome {
 }
 
 impl RequestOutcome {
-    fn start(model: ModelVersion) -> Self {
-        Self { model, arrived: Instant::now(), is_counted: false }
+    fn start(model: ModelVersion, arrived: Instant) -> Self {
+        Self { model, arrived, is_counted: false }
     }
 
     fn succeeded(mut self, (started, ready, computed): (Instant, Instant, Instant), batch: usize) {
@@ -83,7 +83,7 @@ impl Front {
     ) -> Result<InferResponse, Refusal> {
         let found = self.repository().find(&request.model, request.version.as_deref())?;
         let (entry, version) = (found.entry.clone(), found.version);
-        let outcome = RequestOutcome::start(found);
+        let arrived = Instant::now();
         if !entry.is_ready() {
             return Err(Refusal::not_ready(&entry.metadata.name));
         }
@@ -96,6 +96,8 @@ impl Front {
                 Ok((request, checked))
             })
             .await?;
+        // The statistics are those of the model, which a refused request has not reached.
+        let outcome = RequestOutcome::start(found, arrived);
         let (model, id) = (std::mem::take(&mut request.model), request.id.clone());
         let prepared = self.prepare(request, leases, checked, charge, outcome);
         let outputs = compute(&entry, prepared).await?;

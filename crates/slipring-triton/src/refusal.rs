@@ -304,6 +304,10 @@ impl Refusal {
         Self::invalid(format!("inference request batch-size must be <= {most} for '{model}'"))
     }
 
+    pub(crate) fn batch_empty(model: &str) -> Self {
+        Self::invalid(format!("inference request batch-size must be >= 1 for '{model}', got 0"))
+    }
+
     pub(crate) fn batch_differs(input: &str, model: &str) -> Self {
         Self::invalid(format!(
             "input '{input}' batch size does not match other inputs for '{model}'"
@@ -394,8 +398,11 @@ impl Refusal {
             let dims: Vec<String> = dims.iter().map(i64::to_string).collect();
             format!("[{}]", dims.join(","))
         };
+        let is_negative = got.iter().any(|dim| *dim < 0);
         let (expected, got) = (list(expected), list(got));
-        let note = if batches {
+        let note = if is_negative {
+            " NOTE: -1 stands for any length there, and a request names each length."
+        } else if batches {
             " NOTE: the first dimension is that of the batch, since the model's max_batch_size is not zero."
         } else {
             ""
@@ -444,6 +451,10 @@ impl Refusal {
 impl Refusal {
     pub(crate) fn json_syntax(what: &str, at: usize) -> Self {
         Self::internal(format!("failed to parse the request JSON buffer: {what} at {at}"))
+    }
+
+    pub(crate) fn json_empty() -> Self {
+        Self::invalid("failed to parse the request JSON buffer: EOF while parsing a value at 0")
     }
 
     pub(crate) fn json_depth(most: usize) -> Self {

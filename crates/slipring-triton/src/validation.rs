@@ -77,6 +77,9 @@ fn shapes(
         let (spec, shape) = input_of(model, input)?;
         if model.max_batch_size > 0 {
             let size = shape.dims()[0];
+            if size == 0 {
+                return Err(Refusal::batch_empty(&model.name));
+            }
             if *batch.get_or_insert(size) != size {
                 return Err(Refusal::batch_differs(&input.name, &model.name));
             }

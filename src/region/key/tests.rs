@@ -7,20 +7,18 @@ use super::*;
 #[test]
 fn a_key_that_could_lead_elsewhere_is_refused() {
     let nothing = |key: &str| RegionFault::KeyNamesNothing { key: key.to_owned() };
-    for key in ["", "/", ".", "..", "/.", "/.."] {
+    for key in ["", "/", "//", ".", "..", "/.", "/..", "//.."] {
         assert_eq!(Key::parse(key), Err(nothing(key)));
     }
     let cases = [
         ("/../x", '/', 3),
         ("../x", '/', 2),
-        ("//x", '/', 1),
+        ("//x/y", '/', 3),
         ("x/y", '/', 1),
         ("/x/", '/', 2),
         ("a\0b", '\0', 1),
-        ("/a b", ' ', 2),
         ("a\nb", '\n', 1),
-        ("ключ", 'к', 0),
-        ("a\\b", '\\', 1),
+        ("a\u{85}b", '\u{85}', 1),
     ];
     for (key, character, at) in cases {
         assert_eq!(Key::parse(key), Err(RegionFault::KeyCharacter { character, at }), "{key:?}");
@@ -34,7 +32,17 @@ fn a_key_that_could_lead_elsewhere_is_refused() {
 #[test]
 fn the_keys_of_unmodified_clients_are_taken_as_they_are() {
     let longest = format!("/{}", "k".repeat(255));
-    let keys = ["input_data", "/input_simple", "/psm_1a2b", "/onnx::MatMul_0", "images:0", "..."];
+    let keys = [
+        "input_data",
+        "/input_simple",
+        "/onnx::MatMul_0",
+        "images:0",
+        "...",
+        "//two",
+        "/a b",
+        "ключ",
+        "a\\b",
+    ];
     for key in keys.into_iter().chain([longest.as_str()]) {
         let parsed = Key::parse(key).unwrap();
         assert_eq!(parsed.given(), key);

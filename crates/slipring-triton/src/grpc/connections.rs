@@ -41,7 +41,7 @@ const PINGS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_sec
 /// Serves one address, `most` connections at a time, until the shutdown, then until the calls in flight are answered.
 pub(crate) async fn serve(front: Front, socket: Socket, most: usize, shutdown: Shutdown) {
     let limits = *front.limits();
-    let executor = CallExecutor { stall_timeout: limits.stall_timeout };
+    let executor = CallExecutor::new(limits.stall_timeout);
     let service = GrpcService::new(front, Some(shutdown.clone()));
     let serve = |stream, activity: Activity| {
         let (service, shutdown) = (service.clone(), shutdown.clone());

@@ -38,7 +38,13 @@ enum State {
 /// Runs the calls of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallExecutor {
-    pub(super) stall_timeout: Duration,
+    stall_timeout: Duration,
+}
+
+impl CallExecutor {
+    pub(super) fn new(stall_timeout: Duration) -> Self {
+        Self { stall_timeout }
+    }
 }
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for CallExecutor {

@@ -28,6 +28,16 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type ResponseFuture =
     Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
+/// Adds a text to the status that generated code gives to a method without an implementation.
+fn named(response: http::Response<Body>, path: &str) -> http::Response<Body> {
+    let headers = response.headers();
+    let is_unimplemented = headers.get("grpc-status").is_some_and(|code| code == "12");
+    if !is_unimplemented || headers.contains_key("grpc-message") {
+        return response;
+    }
+    Status::unimplemented(format!("method {path:.200} is not served")).into_http()
+}
+
 impl Front {
     /// Returns the protocol's service, `inference.GRPCInferenceService`, for a server of tonic 0.14.
     ///
@@ -107,9 +117,11 @@ impl GrpcService {
         let mut request =
             request.map(|body| ScatterGatherBody::new(body, encoding, is_stream, limits, counted));
         request.extensions_mut().insert(charge.clone());
+        let path = request.uri().path().to_owned();
         let response = with_charge(charge.clone(), self.call_service(request, is_compressed));
-        Box::pin(async {
-            Ok(response.await?.map(|body| Body::new(ChargedBody::new(body, charge))))
+        Box::pin(async move {
+            let response = named(response.await?, &path);
+            Ok(response.map(|body| Body::new(ChargedBody::new(body, charge))))
         })
     }
 

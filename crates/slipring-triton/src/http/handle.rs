@@ -12,7 +12,7 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use crate::front::Front;
 use crate::http::body::Reader;
-use crate::http::path::{About, Route, route};
+use crate::http::path::{About, Route, route, unserved};
 use crate::http::reply::{self, Reply};
 use crate::http::{describe, infer, regions};
 use crate::json::Node;
@@ -72,6 +72,9 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
         return reply::error(StatusCode::FORBIDDEN, "requests of web pages are not served");
     }
     let path = head.uri.path();
+    if let Some(what) = unserved(path) {
+        return Reply::from(Refusal::unserved(what));
+    }
     let Some(route) = route(path) else {
         return reply::error(StatusCode::NOT_FOUND, "Not Found");
     };

@@ -65,6 +65,21 @@ pub(super) fn route(path: &str) -> Option<Route<'_>> {
     }
 }
 
+/// Returns the extension of the protocol to which a path belongs, if the front does not serve it.
+pub(super) fn unserved(path: &str) -> Option<&'static str> {
+    match path.strip_prefix("/v2/")? {
+        "logging" => Some("logging"),
+        "trace/setting" => Some("trace"),
+        rest => match rest.strip_prefix("models/")?.split_once('/')?.1 {
+            about if about.ends_with("trace/setting") => Some("trace"),
+            about if about.ends_with("generate") || about.ends_with("generate_stream") => {
+                Some("generate")
+            }
+            _ => None,
+        },
+    }
+}
+
 /// Splits off the first segment.
 fn cut(path: &str) -> (&str, Option<&str>) {
     match path.split_once('/') {
@@ -181,6 +196,20 @@ mod tests {
             ),
         ] {
             assert_eq!(route(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn extensions_that_are_not_served_are_known() {
+        for (path, expected) in [
+            ("/v2/logging", Some("logging")),
+            ("/v2/trace/setting", Some("trace")),
+            ("/v2/models/M/trace/setting", Some("trace")),
+            ("/v2/models/M/versions/1/generate_stream", Some("generate")),
+            ("/v2/models/M/infer", None),
+            ("/v2/models/generate", None),
+        ] {
+            assert_eq!(unserved(path), expected, "{path}");
         }
     }
 

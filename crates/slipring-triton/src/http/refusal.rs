@@ -82,6 +82,11 @@ impl Refusal {
         Self::invalid("Output can't set both 'shared_memory_region' and 'classification'")
     }
 
+    pub(super) fn unserved(extension: &str) -> Self {
+        let text = format!("the {extension} extension is not served");
+        Self::new(RefusalKind::Unsupported, text)
+    }
+
     pub(super) fn parameter_type(name: &str) -> Self {
         Self::invalid(format!(
             "parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."

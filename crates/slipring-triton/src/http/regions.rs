@@ -79,7 +79,11 @@ fn register(
         }
         SharedMemoryKind::Cuda => {
             let handle = field("raw_handle")?;
-            let text = handle.get("b64").ok_or_else(|| Refusal::register_field("raw_handle"))?;
+            if !handle.is_object() {
+                return Err(Refusal::parse("raw_handle", &Refusal::json_type("object")));
+            }
+            let missing = || Refusal::parse("raw_handle", &Refusal::register_field("b64"));
+            let text = handle.get("b64").ok_or_else(missing)?;
             let device = unsigned(field("device_id")?)?;
             let byte_size = unsigned(field("byte_size")?)?;
             let raw = STANDARD.decode(string(text)?).unwrap_or_default();

@@ -18,6 +18,9 @@ pub(super) fn reader(text: &[u8]) -> Jiter<'_> {
 ///
 /// The text is not JSON, or is nested too deeply. The refusal names the first wrong byte.
 pub(super) fn validate(text: &[u8]) -> Result<(), Refusal> {
+    if text.is_empty() {
+        return Err(Refusal::json_empty());
+    }
     // The reader checks the bytes of a string only when somebody asks for the string.
     if let Err(error) = std::str::from_utf8(text) {
         return Err(Refusal::json_syntax("invalid UTF-8", error.valid_up_to()));

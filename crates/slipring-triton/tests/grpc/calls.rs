@@ -320,7 +320,7 @@ fn statistics_grow() {
         assert_eq!((stats.inference_count, stats.execution_count), (12, 3));
         let times = stats.inference_stats.as_ref().unwrap();
         let (success, fail) = (times.success.as_ref().unwrap(), times.fail.as_ref().unwrap());
-        assert_eq!((success.count, fail.count, success.ns > 0), (3, 1, true));
+        assert_eq!((success.count, fail.count, success.ns > 0), (3, 0, true));
         assert_eq!(stats.batch_stats[0].batch_size, 4);
         let all = client.model_statistics(ModelStatisticsRequest::default()).await;
         assert_eq!(all.unwrap().into_inner().model_stats.len(), 9 + 14);

@@ -223,12 +223,12 @@ fn tails_that_are_too_short_or_too_long() {
     // Without the header the whole body is JSON.
     let text = "unexpected size for input 'INPUT0', expecting 64 additional bytes for model 'identity_int32'";
     client.call("POST", IDENTITY, &json).is_error(400, text);
-    // Longer than any memory.
+    // Longer than any memory, and than the shape.
     for size in [1u64 << 40, 1 << 62, u64::MAX] {
         let json = identity(&format!(r#""parameters":{{"binary_data_size":{size}}}"#), "");
         client
             .infer("identity_int32", &json, &[0; 64])
-            .has_error(400, "additional bytes for model");
+            .has_error(400, &format!("Expected 64, got {size}"));
     }
     goes_on(&mut client);
 }
@@ -433,7 +433,7 @@ fn json_that_is_none_or_something_else() {
     let mut client = served.client();
     let parse = "failed to parse the request JSON buffer: ";
     for (body, status, text) in [
-        ("", 500, "failed to parse the request JSON buffer: EOF while parsing a value at 0"),
+        ("", 400, "failed to parse the request JSON buffer: EOF while parsing a value at 0"),
         ("{\"inputs\":[}", 500, "failed to parse the request JSON buffer: expected value at 11"),
         ("[]", 500, "attempt to access JSON non-object as object"),
         ("7", 500, "attempt to access JSON non-object as object"),
@@ -480,4 +480,37 @@ fn json_that_is_none_or_something_else() {
     client.call("POST", SIMPLE, &deep).is_error(400, depth);
     client.call_with("POST", SIMPLE, "", b"{\"id\":\"\xff\"}").has_error(500, parse);
     goes_on(&mut client);
+}
+
+#[test]
+fn batches_of_nothing_and_negative_dimensions_are_refused() {
+    let served = Served::new();
+    let simple = |shape: &str| {
+        let inputs = ["INPUT0", "INPUT1"].map(|name| tensor(name, "INT32", shape, r#""data":[]"#));
+        served.post(SIMPLE, &request(&inputs, &[]))
+    };
+    simple("[0,16]").is_error(400, "inference request batch-size must be >= 1 for 'simple', got 0");
+    let text = "unexpected shape for input 'INPUT0' for model 'simple'. Expected [-1,16], got [-1,16]. NOTE: -1 stands for any length there, and a request names each length.";
+    simple("[-1,16]").is_error(400, text);
+}
+
+#[test]
+fn an_empty_body_is_an_error_of_the_client() {
+    let text = "failed to parse the request JSON buffer: EOF while parsing a value at 0";
+    Served::new().post(SIMPLE, "").is_error(400, text);
+}
+
+#[test]
+fn extensions_that_are_not_served_are_named() {
+    let served = Served::new();
+    for (path, name) in [
+        ("/v2/logging", "logging"),
+        ("/v2/trace/setting", "trace"),
+        ("/v2/models/simple/trace/setting", "trace"),
+        ("/v2/models/simple/generate", "generate"),
+    ] {
+        let text = format!("the {name} extension is not served");
+        served.get(path).is_error(501, &text);
+        served.post(path, "{}").is_error(501, &text);
+    }
 }

@@ -136,6 +136,18 @@ fn statuses_of_what_is_not_there() {
 }
 
 #[test]
+fn keys_may_have_spaces_any_letters_and_leading_slashes() {
+    let served = Served::new();
+    for (at, key) in [" a b", "-ключ", "-x"].into_iter().enumerate() {
+        let name = format!("{}{key}", unique_name());
+        let object = PosixShm::create(&name, 64).unwrap();
+        let slashes = "/".repeat(at);
+        served.register(&format!("r{at}"), &format!("{slashes}{name}"), 0, 64).is_ok();
+        drop(object);
+    }
+}
+
+#[test]
 fn keys_that_name_no_object_of_ours_are_refused() {
     let served = Served::new();
     let folder = format!("{}-folder", unique_name());
@@ -161,6 +173,7 @@ fn keys_that_name_no_object_of_ours_are_refused() {
         &long,
         "a\\u0000b",
         "none such",
+        "a\\nb",
     ] {
         let answer = served.register("r", key, 0, 64);
         let given: String = serde_json::from_str(&format!("\"{key}\"")).unwrap();
@@ -227,7 +240,7 @@ fn a_registration_is_read_as_it_is_written() {
         (r#"{"key":"k","byte_size":null}"#, 500, unsigned),
         (r#"{"key":7,"byte_size":64}"#, 500, string),
         (r#"{"key":["k"],"byte_size":64}"#, 500, string),
-        ("", 500, "failed to parse the request JSON buffer: EOF while parsing a value at 0"),
+        ("", 400, "failed to parse the request JSON buffer: EOF while parsing a value at 0"),
         ("{", 500, "failed to parse the request JSON buffer: EOF while parsing an object at 1"),
     ] {
         register(body).is_error(status, text);
@@ -251,6 +264,10 @@ fn memory_of_a_gpu_is_refused_clearly() {
     }
     let missing = |field| format!("Shared memory register request has no '{field}' field");
     register("{}").is_error(400, &missing("raw_handle"));
+    let no_text = "Unable to parse 'raw_handle': Shared memory register request has no 'b64' field";
+    register(r#"{"raw_handle":{}}"#).is_error(400, no_text);
+    let no_object = "Unable to parse 'raw_handle': attempt to access JSON non-object as object";
+    register(r#"{"raw_handle":"QQ=="}"#).is_error(500, no_object);
     register(r#"{"raw_handle":{"b64":"QQ=="}}"#).is_error(400, &missing("device_id"));
     register(r#"{"raw_handle":{"b64":"QQ=="},"device_id":0}"#).is_error(400, &missing("byte_size"));
     served.post("/v2/cudasharedmemory/unregister", "").is_ok();
