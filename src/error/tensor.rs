@@ -132,7 +132,8 @@ pub enum TensorFault {
     },
     /// The bytes of a DLPack tensor are in memory that the processor does not read.
     #[error(
-        "tensor of another library (DLPack): device type {device_type} is no memory of the host"
+        "tensor of another library (DLPack): device type {device_type} is no memory of the host: copy the tensor there \
+         first (`tensor.cpu()` in PyTorch, `array.get()` in CuPy)"
     )]
     DlpackDevice {
         /// The number in `DLDeviceType`.

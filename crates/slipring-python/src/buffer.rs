@@ -263,11 +263,15 @@ pub unsafe fn export_elements(
 ///
 /// # Errors
 ///
-/// `TypeError`: the object has no buffer protocol. `ResourceLimit`: there is no memory. What the object raises.
+/// `TypeError`: the object has no buffer protocol, or its elements are Python objects. `ResourceLimit`: there is no memory. What the object raises.
 pub fn to_vec(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let Some(view) = View::of(object)? else {
         let text = format!("a message is bytes-like, not {}", type_name(object));
         return Err(PyTypeError::new_err(text));
     };
+    if view.format().0.to_bytes().contains(&b'O') {
+        let text = "a message of Python objects would be their addresses: send bytes, or use slipring.pickle";
+        return Err(PyTypeError::new_err(text));
+    }
     view.to_vec(object.py())
 }

@@ -57,6 +57,12 @@ pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
             PyValueError::new_err(format!("unknown dtype {text:?}: the names are {}", names()))
         });
     }
+    let order = object.getattr_opt("byteorder")?;
+    if order.is_some_and(|order| order.extract::<String>().is_ok_and(|order| order == ">")) {
+        let text =
+            format!("{} is big-endian: a dtype has this machine's order of bytes", object.str()?);
+        return Err(PyTypeError::new_err(text));
+    }
     for attribute in ["name", "__name__"] {
         if let Some(text) = object.getattr_opt(attribute)?
             && let Some(dtype) = text.extract::<String>().ok().as_deref().and_then(named)

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 use slipring::message::{Metadata, Value};
@@ -34,7 +34,11 @@ fn insert(metadata: &mut Metadata, name: &str, value: &Bound<'_, PyAny>) -> PyRe
     let value = if let Ok(truth) = value.cast::<PyBool>() {
         Value::Bool(truth.is_true())
     } else if value.is_instance_of::<PyInt>() {
-        Value::Integer(value.extract()?)
+        Value::Integer(value.extract().map_err(|_| {
+            PyOverflowError::new_err(format!(
+                "meta[{name:?}] needs more than 64 bits: send it as a str"
+            ))
+        })?)
     } else if value.is_instance_of::<PyFloat>() {
         Value::Float(value.extract()?)
     } else if let Ok(time) = value.extract::<SystemTime>() {

@@ -1,6 +1,8 @@
 //! A request of the peer, and its response.
 
-use pyo3::exceptions::PyTypeError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use slipring::message::{Metadata, RequestId};
@@ -21,6 +23,8 @@ pub struct Request {
     message: Option<Py<Message>>,
     tensors: Option<Py<Tensors>>,
     metadata: Metadata,
+    /// Whether the response was sent or is being sent. A second one would end the link at the peer.
+    is_answered: AtomicBool,
 }
 
 impl Request {
@@ -32,7 +36,14 @@ impl Request {
     ) -> PyResult<Self> {
         let slipring::message::Request { id, body, metadata } = request;
         let message = Some(Py::new(py, Message::new((body, metadata.clone())))?);
-        Ok(Self { id, connection, message, tensors: None, metadata })
+        Ok(Self {
+            id,
+            connection,
+            message,
+            tensors: None,
+            metadata,
+            is_answered: AtomicBool::new(false),
+        })
     }
 
     /// Returns a request with tensors.
@@ -44,7 +55,14 @@ impl Request {
         let slipring::message::TensorRequest { id, tensors } = request;
         let metadata = tensors.metadata().clone();
         let tensors = Some(Py::new(py, Tensors::new(py, tensors)?)?);
-        Ok(Self { id, connection, message: None, tensors, metadata })
+        Ok(Self {
+            id,
+            connection,
+            message: None,
+            tensors,
+            metadata,
+            is_answered: AtomicBool::new(false),
+        })
     }
 }
 
@@ -70,7 +88,8 @@ impl Request {
 
     /// Sends the response: bytes, one tensor of this package, or a `dict` or a list or tuple of tensors.
     ///
-    /// The side that asked gets bytes by `call`, and tensors by `call_tensors`. Raises as `send` and `send_tensors`.
+    /// The side that asked gets bytes by `call`, and tensors by `call_tensors`. Raises `ValueError` if the request was answered,
+    /// and otherwise as `send` and `send_tensors`.
     #[pyo3(signature = (response, *, meta = None))]
     pub fn respond(
         &self,
@@ -114,6 +133,22 @@ impl Request {
 impl Request {
     /// Sends the response, and waits for room until a deadline. `None`: it does not wait. Returns whether it was sent.
     fn respond_until(
+        &self,
+        response: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+        deadline: Option<Deadline>,
+    ) -> PyResult<bool> {
+        if self.is_answered.swap(true, Ordering::Relaxed) {
+            return Err(PyValueError::new_err(format!("request {} was answered", self.id)));
+        }
+        let sent = self.send(response, meta, deadline);
+        if !matches!(sent, Ok(true)) {
+            self.is_answered.store(false, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    fn send(
         &self,
         response: &Bound<'_, PyAny>,
         meta: Option<&Bound<'_, PyDict>>,

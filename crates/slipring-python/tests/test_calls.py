@@ -147,6 +147,22 @@ def test_serve_raises_what_its_handler_raises(link: Link) -> None:
     far.serve(handler)
 
 
+def test_a_request_is_answered_once(link: Link) -> None:
+    near, far = link
+    pending = [near._submit(b"question", meta=None) for _ in range(2)]
+    request = far.recv_request(LONG)
+    with pytest.raises(TypeError):
+        request.respond(None)
+    request.respond(b"answer")
+    for respond in (request.respond, request.try_respond):
+        with pytest.raises(ValueError, match="was answered"):
+            respond(b"answer")
+    far.recv_request(LONG).respond([np.ones(1)])
+    found, failure, has_received = near._responses(pending)
+    assert (len(found), found[0], failure, has_received) == (2, (pending[0], b"answer"), None, True)
+    assert isinstance(found[1][1], slipring.OtherKind)
+
+
 def test_a_call_without_room_ends_at_its_timeout(name: str) -> None:
     near, far = connected(name, near=slipring.Context(ring_capacity=4096))
     sent = 0

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import slipring
@@ -401,3 +402,13 @@ with slipring.listen({name!r}) as listener:
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=LONG)
     assert done.returncode == 0
+
+
+def test_python_objects_are_no_message(link: Link) -> None:
+    near, far = link
+    for send in (near.send, near.try_send, near.call):
+        with pytest.raises(TypeError, match="Python objects"):
+            send(np.array([None, "a"]))
+    with pytest.raises(OverflowError, match='meta\\["big"\\]'):
+        near.send(b"", meta={"big": 1 << 64})
+    assert far.try_recv() is None

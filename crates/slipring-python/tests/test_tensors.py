@@ -569,6 +569,52 @@ def test_strings_have_no_shape_without_a_format() -> None:
     assert view[1] == 0
 
 
+class OnDevice:
+    """A tensor of DLPack that says that it lies on a device."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.owner = np.ones(4, dtype="float32")
+
+    def __dlpack_device__(self) -> Any:
+        return (self.device, 0)
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        capsule = self.owner.__dlpack__()
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        # `DLManagedTensor` begins with the address of the elements and the type of the device.
+        ctypes.c_int32.from_address(get(capsule, b"dltensor") + 8).value = self.device
+        return capsule
+
+
+@pytest.mark.parametrize("device", [2, 10])
+def test_a_tensor_of_a_gpu_is_refused_with_the_remedy_and_let_go(link: Link, device: int) -> None:
+    near, far = link
+    tensor = OnDevice(device)
+    owner = weakref.ref(tensor.owner)
+    for send in (
+        lambda: near.send_tensor(tensor),
+        lambda: near.send_tensors({"a": np.ones(1), "b": tensor}),
+        lambda: near.call_tensors([tensor], timeout=LONG),
+    ):
+        with pytest.raises(slipring.InvalidTensor, match=rf"device type {device} .*tensor\.cpu\(\)"):
+            send()
+    assert far.try_recv_tensor() is None
+    tensor.owner = None
+    gc.collect()
+    assert owner() is None
+
+
+def test_a_dtype_has_the_order_of_bytes_of_this_machine_and_a_dimension_63_bits(link: Link) -> None:
+    near, _far = link
+    with pytest.raises(TypeError, match="big-endian"):
+        near.empty(2, np.dtype(">f4"))
+    for shape in ((1 << 63,), 1 << 70):
+        with pytest.raises(ValueError, match="too large"):
+            near.empty(shape)
+
+
 def test_a_copy_for_dlpack_is_its_own(link: Link) -> None:
     near, far = link
     tensor = near.empty((4,), "int32", zeroed=True)
