@@ -27,6 +27,11 @@ impl Instances {
         }
     }
 
+    /// Returns how many requests wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Waits for a free instance, first come, first served. The permit is its own for as long as it lives.
     pub(crate) async fn acquire(&self, model: &str) -> Result<OwnedSemaphorePermit, Refusal> {
         if let Ok(permit) = self.free.clone().try_acquire_owned() {

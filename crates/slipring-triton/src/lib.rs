@@ -70,6 +70,7 @@ mod json;
 mod limits;
 mod listener;
 mod metadata;
+mod metrics;
 mod model;
 mod model_error;
 mod outputs;

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::descriptors;
 use crate::front::Front;
 use crate::listener::Socket;
-use crate::{grpc, http};
+use crate::{grpc, http, metrics};
 
 /// Connections that wait for `accept`. tokio's own value for TCP is 128.
 const BACKLOG: u32 = 1024;
@@ -30,6 +30,8 @@ pub enum Protocol {
     Http,
     /// gRPC.
     Grpc,
+    /// The [metrics](Front::metrics): `GET /metrics` over HTTP/1.1.
+    Metrics,
 }
 
 /// A bound address.
@@ -204,6 +206,7 @@ impl Server {
             match protocol {
                 Protocol::Http => protocols.spawn(http::serve(front, socket, most, shutdown)),
                 Protocol::Grpc => protocols.spawn(grpc::serve(front, socket, most, shutdown)),
+                Protocol::Metrics => protocols.spawn(metrics::serve(front, socket, most, shutdown)),
             };
         }
         tokio::pin!(ended);

@@ -37,6 +37,9 @@ struct Options {
     /// Listens for gRPC on a Unix socket [repeatable]
     #[arg(long, value_name = "PATH")]
     grpc_unix: Vec<PathBuf>,
+    /// Serves metrics in Prometheus' format, at /metrics, on a TCP address [repeatable]
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Vec<String>,
     /// The server's name in its metadata; clients of the reference server expect the default
     #[arg(long, default_value = "triton")]
     name: String,
@@ -77,8 +80,13 @@ async fn main() -> Result<()> {
         .in_place(!options.by_copy)
         .build()?;
     let mut server = Server::new(front);
-    let name = |protocol| if protocol == Protocol::Http { "http" } else { "grpc" };
-    for (protocol, address) in options.addresses() {
+    let name = |protocol| match protocol {
+        Protocol::Http => "http",
+        Protocol::Grpc => "grpc",
+        Protocol::Metrics => "metrics",
+    };
+    let metrics = options.metrics.iter().map(|address| (Protocol::Metrics, &**address));
+    for (protocol, address) in options.addresses().into_iter().chain(metrics) {
         println!("{} {}", name(protocol), server.listen(protocol, address).await?);
     }
     for (protocol, path) in options.paths() {

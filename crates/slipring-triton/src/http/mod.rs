@@ -26,4 +26,5 @@ mod reply;
 mod serve;
 
 pub use handle::router;
-pub(super) use serve::serve;
+pub(super) use reply::BodyChunks;
+pub(super) use serve::{serve, serve_with};

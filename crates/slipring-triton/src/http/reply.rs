@@ -23,12 +23,12 @@ pub(super) const HEADER_LENGTH: HeaderName =
 
 /// A scatter-gather body: chunks that are sent without a copy.
 #[derive(Debug, Default)]
-pub(super) struct BodyChunks {
+pub(crate) struct BodyChunks {
     rest: VecDeque<Bytes>,
 }
 
 impl BodyChunks {
-    pub(super) fn push(&mut self, piece: impl Into<Bytes>) {
+    pub(crate) fn push(&mut self, piece: impl Into<Bytes>) {
         let piece = piece.into();
         if !piece.is_empty() {
             self.rest.push_back(piece);
@@ -89,7 +89,7 @@ impl http_body::Body for BodyChunks {
     }
 }
 
-pub(super) type Reply = Response<BodyChunks>;
+pub(crate) type Reply = Response<BodyChunks>;
 
 /// Returns status 200 with JSON.
 pub(super) fn json(text: impl Into<Bytes>) -> Reply {

@@ -5,6 +5,8 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -13,38 +15,57 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::connections;
 use crate::front::Front;
 use crate::http::handle::handle;
+use crate::http::reply::Reply;
 use crate::idle::{Activity, ActivityStream};
+use crate::limits::Limits;
 use crate::listener::{Socket, Stream};
 use crate::shutdown::Shutdown;
 
 /// Serves one address, `most` connections at a time, until the shutdown, then until the requests in flight are answered.
 pub(crate) async fn serve(front: Front, socket: Socket, most: usize, shutdown: Shutdown) {
     let limits = *front.limits();
+    let respond = move |request| {
+        let front = front.clone();
+        async move { handle(&front, request).await }
+    };
+    serve_with(respond, socket, &limits, most, shutdown).await;
+}
+
+/// Serves one address as [`serve`] does. `respond` answers each request.
+pub(crate) async fn serve_with<F>(
+    respond: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    socket: Socket,
+    limits: &Limits,
+    most: usize,
+    shutdown: Shutdown,
+) where
+    F: Future<Output = Reply> + Send + 'static,
+{
     let serve = |stream, activity: Activity| {
-        let (front, shutdown) = (front.clone(), shutdown.clone());
+        let (respond, shutdown) = (respond.clone(), shutdown.clone());
         async move {
             match stream {
-                Stream::Tcp(stream) => connection(front, stream, activity, shutdown).await,
-                Stream::Unix(stream) => connection(front, stream, activity, shutdown).await,
+                Stream::Tcp(stream) => connection(respond, stream, activity, shutdown).await,
+                Stream::Unix(stream) => connection(respond, stream, activity, shutdown).await,
             }
         }
     };
     let idle = Some(limits.idle_timeout);
-    connections::serve(socket, &limits, most, idle, shutdown.clone(), serve).await;
+    connections::serve(socket, limits, most, idle, shutdown.clone(), serve).await;
 }
 
 /// Serves a connection until it ends. Its errors concern the client alone.
-async fn connection(
-    front: Front,
+async fn connection<F: Future<Output = Reply>>(
+    respond: impl Fn(Request<Incoming>) -> F,
     stream: impl AsyncRead + AsyncWrite + Unpin,
     activity: Activity,
     mut shutdown: Shutdown,
 ) {
     let service = service_fn(|request| {
-        let (front, activity) = (&front, &activity);
+        let (reply, activity) = (respond(request), &activity);
         async move {
             let _busy = activity.begin_request();
-            let reply = handle(front, request).await;
+            let reply = reply.await;
             // Here the body is read. While it comes, it wakes the task, and a yield is over.
             activity.take_turn().await;
             Ok::<_, Infallible>(reply)

@@ -7,6 +7,7 @@ mod execution;
 mod grpc_served;
 #[path = "../served/http.rs"]
 mod http_served;
+mod metrics;
 mod protocol;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
