@@ -32,6 +32,13 @@ fn signal(service: &Other, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
+/// Returns whether no thread of the process runs: the signal reaches them one after another.
+fn is_stopped(service: &Other) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", service.pid())).unwrap().flatten();
+    let stats = threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap());
+    stats.into_iter().all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+}
+
 #[test]
 fn a_service_that_is_stopped_holds_nobody_longer_than_he_wants() {
     let test = "a_service_that_is_stopped_holds_nobody_longer_than_he_wants";
@@ -47,6 +54,7 @@ fn a_service_that_is_stopped_holds_nobody_longer_than_he_wants() {
     }
     let other = Buffer::alloc(8).unwrap();
     signal(&service, rustix::process::Signal::STOP);
+    wait_until("every thread to stand still", || is_stopped(&service));
 
     is_late(sessions[0].execute_deadline(soon()));
     is_late(models[1].execute_all_deadline(soon()));
