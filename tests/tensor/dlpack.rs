@@ -124,10 +124,8 @@ fn a_tensor_of_a_device_is_given_back() {
     made.set_data(data).set_device(DLDevice::cuda(0)).set_dtype(<f32 as DlpackElement>::DTYPE);
     // SAFETY: nobody reads what is said to be on a device.
     let error = import(unsafe { made.finish() }).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "tensor of another library (DLPack): device type 2 is no memory of the host"
-    );
+    let text = "tensor of another library (DLPack): device type 2 is no memory of the host";
+    assert!(error.to_string().starts_with(text), "{error}");
     assert_eq!(Arc::strong_count(&alive), 1);
 }
 
