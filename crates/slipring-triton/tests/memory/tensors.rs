@@ -302,37 +302,6 @@ fn a_bomb_takes_no_more_than_what_may_be_under_way() {
 }
 
 #[test]
-fn many_bombs_at_a_time_take_no_more_than_what_may_be_under_way() {
-    let _alone = alone();
-    let test = "tensors::many_bombs_at_a_time_take_no_more_than_what_may_be_under_way";
-    let most = 256 * MIB;
-    let process = Process::start(test, false, most);
-    if !has_room(2 * GIB, 0) {
-        return;
-    }
-    // Messages of 48 MiB, of which five fit.
-    let len = 48 * MIB;
-    let input = crate::grpc_served::input("INPUT0", "UINT8", &[1, len as i64]);
-    let request =
-        crate::grpc_served::request("identity_uint8", vec![input], &[&vec![0; len as usize]]);
-    let small = crate::grpc_served::identity(&crate::http_served::ints(0..16));
-    process.run(process.client().model_infer(small.clone())).unwrap();
-    let before = process.settled();
-    let calls = (0..16).map(|_| {
-        let client = process.client().send_compressed(tonic::codec::CompressionEncoding::Gzip);
-        let (mut client, request) = (client, request.clone());
-        async move { client.model_infer(request).await.map(|_| ()) }
-    });
-    let calls: Vec<_> = calls.collect();
-    let answers = process.run(join_all(calls));
-    let grown = process.peak() - before;
-    let served = answers.iter().filter(|answer| answer.is_ok()).count();
-    eprintln!("{served} of 16 bombs served, {} MiB of {}", grown / MIB, most / MIB);
-    assert!(grown <= most + BESIDES, "{grown} bytes");
-    process.run(process.client().model_infer(small)).unwrap();
-}
-
-#[test]
 fn calls_at_a_time_take_no_more_than_what_may_be_under_way() {
     let _alone = alone();
     let test = "tensors::calls_at_a_time_take_no_more_than_what_may_be_under_way";
