@@ -468,8 +468,7 @@ pub(super) unsafe fn copy_out(origin: Origin, from: NonNull<u8>, out: &mut [u8])
 
 /// Copies `len` bytes from memory that others write to memory that others write and read.
 ///
-/// No length bypasses the caches: a target that is read next then takes up to 3.5 times as long as with `memcpy`, and
-/// this copy at most 1.03 times (1 to 64 MiB, Zen 5).
+/// No length bypasses the caches: whoever reads the target next would fetch it from memory.
 ///
 /// # Safety
 ///

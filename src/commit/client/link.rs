@@ -4,6 +4,7 @@
 //! [state](crate::commit::client::state). The others sleep until their answer is there, or until the half is free. An
 //! execution locks the state twice: to begin, send and take the receiving half; and to end and put the half back.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -36,6 +37,9 @@ pub(super) struct Shared {
     state: ClientState,
     /// `None`: a thread sends, and may wait for room.
     sender: Option<Box<Sender>>,
+    /// The tickets of the requests that wait for the sending half, oldest first. Requests leave in the order in which they began:
+    /// an execution never follows the release beside it.
+    unsent: VecDeque<u64>,
     /// `None`: a thread receives.
     receiver: Option<Box<Receiver>>,
     /// Threads that wait on `changed`.
@@ -45,6 +49,12 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn state(&mut self) -> &mut ClientState {
         &mut self.state
+    }
+
+    /// Returns the sending half, unless a request sends or waits for it.
+    #[inline]
+    fn idle_sender(&mut self) -> Option<&mut Sender> {
+        if self.unsent.is_empty() { self.sender.as_deref_mut() } else { None }
     }
 }
 
@@ -70,7 +80,8 @@ impl ClientLink {
         let (sender, receiver) = connection.split();
         let (sender, receiver) = (Some(Box::new(sender)), Some(Box::new(receiver)));
         let state = ClientState::default();
-        let shared = Mutex::new(Shared { state, sender, receiver, sleepers: 0 });
+        let unsent = VecDeque::new();
+        let shared = Mutex::new(Shared { state, sender, unsent, receiver, sleepers: 0 });
         Ok(Self { shared, changed: Condvar::new(), socket, generation: Generation::current()? })
     }
 
@@ -178,7 +189,7 @@ impl ClientLink {
     fn unload_unused(&self, shared: &mut Shared) {
         while let Some((ticket, (key, id))) = shared.state.begin_close_of_unused() {
             let message = Request::Unload { model: id }.encode(ticket);
-            match shared.sender.as_mut().map(|sender| sender.try_send(&message)) {
+            match shared.idle_sender().map(|sender| sender.try_send(&message)) {
                 Some(Ok(())) => continue,
                 Some(Err(TrySendError::Failed(error))) => {
                     self.end(shared, &error);
@@ -277,7 +288,7 @@ impl ClientLink {
         mut begun: Begun<'a>,
         message: &[u8],
     ) -> Result<MutexGuard<'a, Shared>> {
-        match begun.shared.sender.as_mut().map(|sender| sender.try_send(message)) {
+        match begun.shared.idle_sender().map(|sender| sender.try_send(message)) {
             Some(Ok(())) => Ok(begun.shared),
             Some(Err(TrySendError::Failed(error))) => {
                 Err(self.cancel(begun.shared, begun.ticket, error))
@@ -299,8 +310,12 @@ impl ClientLink {
         let Begun { mut shared, ticket, until } = begun;
         let start = Instant::now();
         let patience = until.map_or(Patience::Forever, Patience::Until);
+        shared.unsent.push_back(ticket);
         let mut sender = loop {
-            if let Some(sender) = shared.sender.take() {
+            if shared.unsent.front() == Some(&ticket)
+                && let Some(sender) = shared.sender.take()
+            {
+                shared.unsent.pop_front();
                 break sender;
             }
             // The thread that has it puts it back after its send timeout at the latest.
@@ -308,7 +323,10 @@ impl ClientLink {
                 Some(slept) => shared = slept,
                 None => {
                     let error = ErrorKind::TimedOut { after: start.elapsed() }.into();
-                    return Err(self.cancel(self.lock(), ticket, error));
+                    let mut shared = self.lock();
+                    shared.unsent.retain(|waiting| *waiting != ticket);
+                    self.notify(&shared);
+                    return Err(self.cancel(shared, ticket, error));
                 }
             }
         };

@@ -155,7 +155,7 @@ impl ClientState {
         self.unused.push((key, id));
     }
 
-    /// Returns whether a model is to be unloaded that nobody has a handle of.
+    /// Returns whether the server must be asked to unload a model without handles.
     #[inline]
     pub(super) fn has_unused(&self) -> bool {
         !self.unused.is_empty()
@@ -311,7 +311,6 @@ impl ClientState {
             Ticketed::Executing { session, abandoned } => {
                 let (session, abandoned) = (*session, *abandoned);
                 let outcome = execution_outcome(answer).ok_or(lie)?;
-                let outcome = outcome.map_err(|fault| self.late(fault, &[session]));
                 self.end_execution(session);
                 (outcome, abandoned)
             }
@@ -319,7 +318,7 @@ impl ClientState {
                 let (request, abandoned) = (other.request.take().ok_or(lie)?, other.abandoned);
                 let outcome = request_outcome(ticket, &request, answer).ok_or(lie)?;
                 let outcome = outcome.map_err(|fault| match &request {
-                    Pending::ExecuteAll { sessions } => self.late(fault, sessions),
+                    // The server may handle a close before a commit that was sent before it.
                     Pending::Commit { session, .. } => {
                         self.session(*session).err().unwrap_or(fault)
                     }
@@ -341,20 +340,6 @@ impl ClientState {
             };
         }
         Ok(())
-    }
-
-    /// Returns the fault of an execution as the client knows it. A release or close that was sent before the execution ends the
-    /// id of its commit.
-    fn late(&mut self, fault: CommitFault, sessions: &[SessionKey]) -> CommitFault {
-        let CommitFault::UnknownId { id } = fault else { return fault };
-        for key in sessions {
-            match self.session(*key) {
-                Ok((session, _)) if session.machine.id() == Some(id) => return fault,
-                Ok(_) => {}
-                Err(fault) => return fault,
-            }
-        }
-        CommitFault::NotCommitted
     }
 
     /// Applies the outcome of a request, and returns it.
