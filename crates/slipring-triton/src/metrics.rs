@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-use prometheus::{Encoder, TextEncoder};
+use prometheus::{Encoder, TEXT_FORMAT, TextEncoder};
 
 use crate::front::Front;
 use crate::http::{self, BodyChunks};
 use crate::listener::Socket;
 use crate::repository::ModelEntry;
 use crate::shutdown::Shutdown;
-use crate::statistics::{Counts, Tally};
+use crate::statistics::{Counts, Statistics, Tally};
 
 /// A metric of each version of each model: its name, its help text, and its value.
 type OfVersion = (&'static str, &'static str, fn(&Counts) -> u64);
@@ -143,7 +143,7 @@ impl Front {
             .iter()
             .flat_map(|entry| {
                 let name = entry.metadata.name.as_str();
-                let of = move |(version, statistics): (u64, &crate::statistics::Statistics)| {
+                let of = move |(version, statistics): (u64, &Statistics)| {
                     (name, version.to_string(), statistics.counts())
                 };
                 entry.all_statistics().map(of)
@@ -179,10 +179,9 @@ fn respond<B>(front: &Front, request: &Request<B>) -> Response<BodyChunks> {
         *response.status_mut() = StatusCode::NOT_FOUND;
     } else if request.method() != Method::GET {
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-        response.headers_mut().insert(ALLOW, "GET".parse().expect("a valid value"));
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
     } else {
-        let kind = TextEncoder::new().format_type().parse().expect("a valid value");
-        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
         response.body_mut().push(front.metrics());
     }
     response

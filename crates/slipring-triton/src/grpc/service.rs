@@ -117,10 +117,10 @@ impl GrpcService {
         let mut request =
             request.map(|body| ScatterGatherBody::new(body, encoding, is_stream, limits, counted));
         request.extensions_mut().insert(charge.clone());
-        let path = request.uri().path().to_owned();
+        let uri = request.uri().clone();
         let response = with_charge(charge.clone(), self.call_service(request, is_compressed));
         Box::pin(async move {
-            let response = named(response.await?, &path);
+            let response = named(response.await?, uri.path());
             Ok(response.map(|body| Body::new(ChargedBody::new(body, charge))))
         })
     }
