@@ -17,6 +17,7 @@ mod hostile_memory;
 mod hostile_service;
 mod random;
 mod sessions;
+mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
 mod workers;

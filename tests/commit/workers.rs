@@ -14,7 +14,7 @@ use crate::support::wait_until;
 const ROUNDS: usize = 2000;
 
 /// Returns four committed sessions of one model, and their buffers.
-fn four(client: &Client) -> Vec<(Session, Vec<Buffer>)> {
+pub fn four(client: &Client) -> Vec<(Session, Vec<Buffer>)> {
     let model = client.load(b"hold").unwrap();
     let sessions = model.sessions(4).unwrap().into_iter();
     let commit = |session: Session| {
@@ -123,45 +123,6 @@ fn an_inline_model_runs_while_every_worker_is_held_and_deaths_are_seen() {
     stage.counts.let_go();
     held.into_iter().for_each(|execution| execution.wait().unwrap());
     wait_until("the end of the client that left", || stage.server.stats().clients == 2);
-}
-
-#[test]
-fn a_dropped_server_finishes_what_is_queued() {
-    let stage = Stage::with(ServerOptions::new().workers(1));
-    let client = stage.client();
-    let sessions = four(&client);
-    sessions[0].1[0].write_at(0, &[255; 8]).unwrap();
-    let executions: Vec<_> = sessions.iter().map(|(session, _)| session.start().unwrap()).collect();
-    wait_until("the first one", || stage.counts.of("execute") == 1);
-    let counts = stage.counts.clone();
-    let dropping = thread::spawn(move || drop(stage));
-    counts.let_go();
-    dropping.join().unwrap();
-    // The server has told the service of each end.
-    assert_eq!(["release", "unload", "gone"].map(|end| counts.of(end)), [4, 1, 1]);
-    // Every client has its results before the end of its link.
-    executions.into_iter().for_each(|execution| execution.wait().unwrap());
-    assert!(sessions.iter().all(|(session, _)| session.execute().unwrap_err().is_disconnected()));
-}
-
-#[test]
-fn a_dropped_server_waits_no_longer_than_it_may() {
-    let patience = Duration::from_millis(50);
-    let stage = Stage::with(ServerOptions::new().workers(1).shutdown_timeout(patience));
-    let sessions = four(&stage.client());
-    sessions[0].1[0].write_at(0, &[255; 8]).unwrap();
-    let executions: Vec<_> = sessions.iter().map(|(session, _)| session.start().unwrap()).collect();
-    wait_until("the first one", || stage.counts.of("execute") == 1);
-    let counts = stage.counts.clone();
-    let dropping = thread::spawn(move || drop(stage));
-    // The clients hear of the end while the handler is stuck.
-    for execution in executions {
-        assert!(execution.wait().unwrap_err().is_disconnected());
-    }
-    assert!(!dropping.is_finished());
-    counts.let_go();
-    dropping.join().unwrap();
-    assert_eq!(["release", "unload", "gone"].map(|end| counts.of(end)), [4, 1, 1]);
 }
 
 #[test]

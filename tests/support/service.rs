@@ -13,6 +13,7 @@
 //! | `gate N` | as `echo` | waits until N of it run |
 //! | `hold` | as `echo` | where `x` starts with 255: waits until [`Counts::let_go`] |
 //! | `fail`, `panic` | as `echo` | |
+//! | `fail N` | as `echo` | fails with a text of N bytes |
 //! | `thirteen` | as `echo` | fails where `x` starts with 13 |
 //! | `scribble` | as `echo` | writes its input, or says why not |
 //! | `jumpy` | as `echo` | panics in updates, releases and unloads |
@@ -156,6 +157,7 @@ impl Service for Calculator {
         let words: Vec<&str> = model.split(' ').collect();
         match words[..] {
             ["fail"] => return Err(Refused::new(5, "it fails")),
+            ["fail", len] => return Err(Refused::new(5, "x".repeat(len.parse().unwrap()))),
             ["panic"] => panic!("a service that panics"),
             ["scribble"] => return Ok(buffers.input(0)?.write_at(0, &[9; 8])?),
             ["thirteen"] if buffers.input(0)?.bytes()?.byte(0) == 13 => {

@@ -349,12 +349,17 @@ impl ClientLink {
     fn cancel(&self, mut shared: MutexGuard<'_, Shared>, ticket: u64, error: Error) -> Error {
         shared.state.cancel(ticket);
         self.end(&mut shared, &error);
+        if error.is_disconnected() {
+            // Answers may be before the end.
+            drop(self.poll(shared));
+        }
         error
     }
 
-    /// Ends the connection, if this error of a send does so.
+    /// Ends the connection, if this error of a send says that the server lies. The end of the server is one for a receive
+    /// alone: answers may be before it.
     fn end(&self, shared: &mut Shared, error: &Error) {
-        if is_end(error.kind()) {
+        if matches!(error.kind(), ErrorKind::Fault(_)) {
             shared.state.end(error.kind().clone());
             self.notify(shared);
         }
@@ -555,11 +560,6 @@ fn decode(bytes: Bytes<'_>) -> Result<Result<(u64, Answer), Fault>> {
 /// Returns whether a later receive may succeed after this error.
 fn is_temporary(kind: &ErrorKind) -> bool {
     matches!(kind, ErrorKind::TimedOut { .. } | ErrorKind::Forked)
-}
-
-/// Returns whether this error of a send ends the connection.
-fn is_end(kind: &ErrorKind) -> bool {
-    matches!(kind, ErrorKind::PeerClosed | ErrorKind::PeerDied | ErrorKind::Fault(_))
 }
 
 /// Returns the error of a reply that does not belong to the request. The state has matched the two before.

@@ -53,6 +53,9 @@ impl<S: Service> Batch<S> {
     }
 
     fn run_together(&self) {
+        if self.session.is_gone() {
+            return;
+        }
         let mut held: Vec<_> = self.commits.iter().map(|commit| commit.held()).collect();
         let pairs = self.commits.iter().zip(&mut held);
         let mut executes: Vec<Execute<'_, S>> = pairs

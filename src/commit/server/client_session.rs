@@ -281,9 +281,10 @@ impl<S: Service> ClientSession<S> {
         lock(&self.ledger)
     }
 
-    /// Returns whether the link has ended.
+    /// Returns whether the link has ended, or the server closes it: nothing that the client has asked for begins.
+    #[inline]
     pub(super) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+        self.gone.load(Ordering::Relaxed) || self.host.is_closing()
     }
 
     /// Answers a request. A client that is gone hears nothing.
@@ -293,9 +294,22 @@ impl<S: Service> ClientSession<S> {
 
     #[inline]
     fn send(&self, bytes: &[u8]) {
-        if self.link.try_send(bytes).is_err() {
-            self.link.write(bytes.to_vec());
+        if !self.is_gone() && self.link.try_send(bytes).is_err() {
+            self.write(bytes);
         }
+    }
+
+    /// Sends an answer as soon as the client's ring has room. A shutdown waits for it.
+    #[cold]
+    fn write(&self, bytes: &[u8]) {
+        let host = self.host.clone();
+        host.unsent().add();
+        self.link.write_with(bytes, move |link, written| {
+            host.unsent().remove();
+            if let Err(error) = written {
+                link.fail(error);
+            }
+        });
     }
 
     /// The link has ended. A worker ends what the client had, as soon as nothing runs on it.

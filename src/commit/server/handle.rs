@@ -18,9 +18,9 @@ use crate::transport::{Context, Listener};
 /// Runs a [`Service`] for any number of clients.
 ///
 /// Dropping the server ends it. Executions that run and requests that wait are finished and answered, and later ones are
-/// not begun. Then the server closes every client's link in order. What takes longer than
-/// [`ServerOptions::shutdown_timeout`] is finished, too, but its client has seen the end of the link before. A server that
-/// one of its own handlers drops closes the links at once.
+/// not begun. Then the server closes every client's link in order. It does so after
+/// [`ServerOptions::shutdown_timeout`] at the latest: handlers that still run are finished, though their clients get no
+/// answer, and what waits is never begun. A server that one of its own handlers drops closes the links at once.
 ///
 /// # Examples
 ///
@@ -78,8 +78,8 @@ use crate::transport::{Context, Listener};
 pub struct Server {
     reactor: Reactor,
     tally: Arc<Tally>,
-    /// Finishes what runs and waits.
-    finish: Box<dyn Fn() + Send + Sync>,
+    /// Ends what clients have asked for. True: waits for it first.
+    finish: Box<dyn Fn(bool) + Send + Sync>,
     /// The first one receives, the others are workers.
     threads: Vec<JoinHandle<()>>,
 }
@@ -119,17 +119,21 @@ impl Server {
             ControlFlow::Continue(())
         })?;
         let (finishing, inline) = (host.clone(), reactor.clone());
-        let finish = Box::new(move || {
+        let finish = Box::new(move |waits: bool| {
             finishing.end();
-            let start = Instant::now();
-            let limit = finishing.options().shutdown_limit();
-            // Behind this nothing runs inline, and nothing more is queued.
-            let (done, is_done) = mpsc::channel();
-            inline.defer(move || {
-                let _ = done.send(());
-            });
-            let _ = is_done.recv_timeout(limit);
-            finishing.workers().finish(limit.saturating_sub(start.elapsed()));
+            if waits {
+                let (start, limit) = (Instant::now(), finishing.options().shutdown_limit());
+                let left = || limit.saturating_sub(start.elapsed());
+                // Behind this nothing runs inline, and nothing more is queued.
+                let (done, is_done) = mpsc::channel();
+                inline.defer(move || {
+                    let _ = done.send(());
+                });
+                let _ = is_done.recv_timeout(limit);
+                finishing.workers().finish(left());
+                finishing.unsent().wait(left());
+            }
+            finishing.close();
         });
         let mut server = Self { reactor, tally, finish, threads: Vec::new() };
         let receiving = host.clone();
@@ -170,9 +174,8 @@ impl fmt::Debug for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let this = std::thread::current().id();
-        if self.threads.iter().all(|thread| thread.thread().id() != this) {
-            (self.finish)();
-        }
+        let is_handler = self.threads.iter().any(|thread| thread.thread().id() == this);
+        (self.finish)(!is_handler);
         self.reactor.shutdown();
         // A handler may drop the server. The workers end after the thread that receives, so that thread waits for none.
         if self.threads.first().is_some_and(|receives| receives.thread().id() == this) {

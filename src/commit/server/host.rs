@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::commit::server::options::ServerOptions;
 use crate::commit::server::service::{Refused, Service};
 use crate::commit::server::tally::Tally;
+use crate::commit::server::unsent::Unsent;
 use crate::commit::server::workers::WorkerPool;
 use crate::error::CommitFault;
 
@@ -20,12 +21,17 @@ pub(super) struct Host<S: Service> {
     numbers: AtomicU64,
     /// The server ends: it begins nothing that clients ask for.
     ending: AtomicBool,
+    /// The server closes its clients' links.
+    closing: AtomicBool,
+    unsent: Unsent,
 }
 
 impl<S: Service> Host<S> {
     pub(super) fn new(service: S, options: ServerOptions, tally: Arc<Tally>) -> Self {
         let (workers, numbers) = (WorkerPool::default(), AtomicU64::new(1));
-        Self { service, options, tally, workers, numbers, ending: AtomicBool::new(false) }
+        let (ending, closing) = (AtomicBool::new(false), AtomicBool::new(false));
+        let unsent = Unsent::default();
+        Self { service, options, tally, workers, numbers, ending, closing, unsent }
     }
 
     pub(super) fn service(&self) -> &S {
@@ -44,7 +50,11 @@ impl<S: Service> Host<S> {
         &self.workers
     }
 
-    /// Begins nothing that clients ask for from now on.
+    pub(super) fn unsent(&self) -> &Unsent {
+        &self.unsent
+    }
+
+    /// Ignores what clients ask for from now on. What waits for a worker goes on.
     pub(super) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
@@ -53,6 +63,17 @@ impl<S: Service> Host<S> {
     #[inline]
     pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Begins nothing that waits for a worker, and answers nothing from now on.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the server closes its clients' links.
+    #[inline]
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// Returns a number, not 0, that this server has never returned before.

@@ -16,6 +16,7 @@ mod host;
 mod options;
 mod service;
 mod tally;
+mod unsent;
 mod workers;
 
 pub use handle::Server;

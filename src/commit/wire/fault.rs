@@ -25,7 +25,8 @@ const MODEL_CLOSED: u32 = 17;
 const MODEL: u32 = 18;
 
 /// The things that quotas limit, by their numbers on the wire.
-const QUOTAS: [&str; 5] = ["models", "commits", "bytes", "regions", "requests"];
+const QUOTAS: [&str; 6] =
+    ["models", "commits", "bytes", "regions", "requests", "bytes of requests"];
 
 /// Returns the code, three numbers, and the text.
 pub(super) fn to_wire(fault: &CommitFault) -> (u32, u64, u64, u64, String) {

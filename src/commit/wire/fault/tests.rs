@@ -30,6 +30,11 @@ fn a_fault_is_decoded_as_it_was_encoded() {
         assert_eq!(number, code, "{fault}");
         assert_eq!(from_wire(number, a, b, c, text), fault);
     }
+    for what in ["models", "commits", "bytes", "regions", "requests", "bytes of requests"] {
+        let fault = CommitFault::Quota { what, used: 1, needed: 2, limit: 2 };
+        let (number, a, b, c, text) = to_wire(&fault);
+        assert_eq!(from_wire(number, a, b, c, text), fault);
+    }
     let of_region = CommitFault::Range { region: Some(7), offset: 1, len: 2, size: 3 };
     let (number, a, b, c, text) = to_wire(&of_region);
     assert_eq!(from_wire(number, a, b, c, text), of_region);
