@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 BODY = b"12345678"
 LONG_BODY = bytes(64)
 END = b"."
+GAP = 50e-6  # seconds that a side idles before it sends, while the other one falls asleep
 LAST = 2**64 - 1
 
 
@@ -36,6 +37,13 @@ def pin(place: int) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) > 1:
         os.sched_setaffinity(0, {cpus[place]})
+
+
+def idle() -> None:
+    """Idles for `GAP` without a system call."""
+    end = time.perf_counter() + GAP
+    while time.perf_counter() < end:
+        pass
 
 
 class Iceoryx:
@@ -71,6 +79,11 @@ def echo(name: str, cpus: set[int], pipe: Pipe, queues: tuple[Any, Any], rivals:
     with slipring.connect(name, retry=30.0) as link:
         while (message := link.recv()) != END:
             link.send(message)
+        never = slipring.Context(spin="never")
+        with slipring.connect(f"{name}-sleepy", retry=30.0, context=never) as sleepy:
+            while (message := sleepy.recv()) != END:
+                idle()
+                sleepy.send(message)
         while (body := pipe.recv_bytes()) != END:
             pipe.send_bytes(body)
         while (body := queues[0].get()) != END:
@@ -188,14 +201,20 @@ def main() -> int:
         queues[0].put(BODY)
         queues[1].get()
 
-    def sleepy_turn() -> None:
-        time.sleep(0.002)
-        turn()
-
     show("8 B there and back", batches(turn, seconds, 20))
-    sleepy = [t - 2000 for t in batches(sleepy_turn, seconds, 1)]
-    show("8 B there and back, asleep in between", [max(t, 0.0) for t in sleepy])
     link.send(END)
+    never = slipring.Context(spin="never")
+    with slipring.listen(f"{name}-sleepy", context=never) as listener:
+        sleepy = listener.accept(60.0)
+
+    def sleepy_turn() -> None:
+        idle()
+        sleepy.send(BODY)
+        sleepy.recv()
+
+    times = [t - 2e6 * GAP for t in batches(sleepy_turn, seconds, 1)]
+    show("8 B there and back, both sides sleep", times)
+    sleepy.send(END)
     show("  multiprocessing.Pipe", batches(pipe_turn, seconds, 5))
     ours.send_bytes(END)
     show("  multiprocessing.Queue", batches(queue_turn, seconds, 5))
