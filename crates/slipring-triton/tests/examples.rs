@@ -7,6 +7,15 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use std::sync::Arc;
+
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
 /// A running `triton_server`. The value kills the server when it is dropped.
 struct Server {
     child: Child,
@@ -18,12 +27,17 @@ struct Server {
 impl Server {
     fn start(options: &[&str]) -> Self {
         let mut command = example("triton_server");
-        command.args(["--http", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.args(["--http", "127.0.0.1:0"]).args(options);
+        Self::run(command, "http ")
+    }
+
+    /// Runs a command whose first line has the address behind `what`.
+    fn run(mut command: Command, what: &str) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("http ").unwrap().to_owned();
+        let address = line.trim().strip_prefix(what).unwrap().to_owned();
         Self { child, said, address }
     }
 
@@ -123,4 +137,69 @@ fn the_help_lists_every_option_and_a_wrong_one_is_refused() {
     let output = example("triton_server").arg("--htp").output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("'--htp'"));
+}
+
+/// Connects to a server that has this certificate, for a protocol.
+async fn connect(
+    address: &str,
+    certificate: &rcgen::Certificate,
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<tokio::net::TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.der().clone()).unwrap();
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let stream = tokio::net::TcpStream::connect(address).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+#[test]
+fn both_protocols_are_served_over_tls_on_one_port() {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = std::env::temp_dir().join(format!("slipring-tls-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&certificate, own.cert.pem()).unwrap();
+    std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+    let mut command = example("triton_tls");
+    command.arg("127.0.0.1:0").args([&certificate, &key]);
+    let server = Server::run(command, "listens on ");
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    // A client without TLS, and one that trusts another certificate, get nothing.
+    let mut plain = TcpStream::connect(&server.address).unwrap();
+    write!(plain, "GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(runtime.block_on(connect(&server.address, &other.cert, b"h2")).is_err());
+
+    runtime.block_on(async {
+        let stream = connect(&server.address, &own.cert, b"http/1.1").await.unwrap();
+        let (mut send, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = hyper::Request::get("/v2").header("host", "localhost");
+        let answer = send.send_request(request.body(Full::<bytes::Bytes>::default()).unwrap());
+        let body = answer.await.unwrap().into_body().collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.contains(r#""name":"triton""#), "{body}");
+
+        let stream = connect(&server.address, &own.cert, b"h2").await.unwrap();
+        let io = TokioIo::new(stream);
+        let (mut send, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+        tokio::spawn(connection);
+        let uri = "https://localhost/inference.GRPCInferenceService/ServerLive";
+        let request = hyper::Request::post(uri).header("content-type", "application/grpc");
+        // An empty message.
+        let body = Full::new(bytes::Bytes::from_static(&[0; 5]));
+        let answer = send.send_request(request.body(body).unwrap()).await.unwrap();
+        let collected = answer.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
+        assert_eq!(&collected.to_bytes()[..], [0, 0, 0, 0, 2, 8, 1]);
+    });
 }
