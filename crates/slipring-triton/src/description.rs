@@ -1,22 +1,27 @@
 //! The descriptions of the server and its models, the same for both protocols.
 
+use std::collections::BTreeSet;
+
 use slipring::DType;
 
 use crate::front::Front;
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
+use crate::repository::{Listed, ModelState};
 use crate::statistics::Counts;
 
 /// The protocol extensions that the server supports.
-const EXTENSIONS: [&str; 7] = [
+const EXTENSIONS: [&str; 6] = [
     "binary_tensor_data",
     "classification",
     "cuda_shared_memory",
     "model_configuration",
-    "model_repository",
     "statistics",
     "system_shared_memory",
 ];
+
+/// The further extensions of a server whose clients can load models.
+const MODEL_CONTROL: [&str; 2] = ["model_repository", "model_repository(unload_dependents)"];
 
 /// The server's description.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,32 +106,28 @@ pub struct ModelStatistics {
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
-    /// The version.
+    /// The version; empty for a model whose versions are not known.
     pub version: String,
-    /// Whether the version takes requests.
-    pub is_ready: bool,
-}
-
-impl IndexEntry {
-    /// Returns the protocol's word for the state.
-    pub fn state(&self) -> &'static str {
-        if self.is_ready { "READY" } else { "UNAVAILABLE" }
-    }
+    /// The version's state.
+    pub state: ModelState,
+    /// The reason of the state, if there is one.
+    pub reason: String,
 }
 
 impl Front {
     /// Returns the server's description.
     pub fn describe(&self) -> ServerDescription {
+        let control = if self.control().is_served() { &MODEL_CONTROL[..] } else { &[] };
         ServerDescription {
             name: self.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            extensions: EXTENSIONS.to_vec(),
+            extensions: EXTENSIONS.iter().chain(control).copied().collect(),
         }
     }
 
-    /// Returns whether all models take requests.
+    /// Returns whether all models that are loaded take requests.
     pub fn is_ready(&self) -> bool {
-        self.repository().models().all(|entry| entry.is_ready())
+        self.repository().models().iter().all(|entry| entry.is_ready())
     }
 
     /// Returns whether a model, or one version of it, takes requests. The answer for an unknown model is `false`.
@@ -140,6 +141,7 @@ impl Front {
     ///
     /// [`RefusalKind::NotFound`](crate::RefusalKind::NotFound) or
     /// [`InvalidArgument`](crate::RefusalKind::InvalidArgument): the model or the version does not exist.
+    /// [`Unavailable`](crate::RefusalKind::Unavailable): this version is unloaded.
     pub fn model_metadata(
         &self,
         model: &str,
@@ -199,18 +201,43 @@ impl Front {
         Ok(all)
     }
 
-    /// Returns all versions of all models, or only those that take requests.
+    /// Returns all versions of all models, loaded or not, or only those that take requests. It calls
+    /// [`ModelRepository::index`](crate::ModelRepository::index), which may wait.
     pub fn index(&self, ready_alone: bool) -> Vec<IndexEntry> {
-        let models = self.repository().models();
-        let entries = models.flat_map(|entry| {
-            let is_ready = entry.is_ready();
-            entry.metadata.versions.iter().map(move |version| IndexEntry {
-                name: entry.metadata.name.clone(),
-                version: version.to_string(),
-                is_ready,
-            })
-        });
-        entries.filter(|entry| entry.is_ready || !ready_alone).collect()
+        let mut all = Vec::new();
+        for listed in self.repository().list() {
+            let (name, versions, state, reason) = match listed {
+                Listed::Loaded(entry) => {
+                    let is_ready = entry.is_ready();
+                    let state = if is_ready { ModelState::Ready } else { ModelState::Unavailable };
+                    let metadata = &entry.metadata;
+                    (metadata.name.clone(), metadata.versions.clone(), state, String::new())
+                }
+                Listed::Absent { name, versions, state, reason } => (name, versions, state, reason),
+            };
+            let row = |version: String| {
+                let (name, reason) = (name.clone(), reason.clone());
+                IndexEntry { name, version, state, reason }
+            };
+            match versions.is_empty() {
+                true => all.push(row(String::new())),
+                false => all.extend(versions.iter().map(|version| row(version.to_string()))),
+            }
+        }
+        if ready_alone {
+            all.retain(|entry| entry.state == ModelState::Ready);
+            return all;
+        }
+        let known: BTreeSet<String> = all.iter().map(|entry| entry.name.clone()).collect();
+        let others = self.control().names().into_iter().filter(|name| !known.contains(name));
+        all.extend(others.map(|name| IndexEntry {
+            name,
+            version: String::new(),
+            state: ModelState::Unavailable,
+            reason: "not loaded".to_owned(),
+        }));
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
     }
 }
 

@@ -174,20 +174,23 @@ impl Front {
 }
 
 async fn compute(
-    entry: &ModelEntry,
+    entry: &Arc<ModelEntry>,
     prepared: PreparedRequest,
 ) -> Result<Vec<ResponseOutput>, Refusal> {
-    match &entry.model {
+    match &*entry.model {
         AnyModel::Blocking(model) if entry.metadata.inline && prepared.len <= MAX_INLINE as u64 => {
             run(&**model, prepared)
         }
-        AnyModel::Blocking(model) => {
+        AnyModel::Blocking(_) => {
             prepared.inputs.charge.add(QUEUED_REQUEST)?;
             let permit = entry.instances.acquire(&entry.metadata.name).await?;
-            let model = model.clone();
+            let entry = entry.clone();
             run_blocking(move || {
                 let _permit = permit;
-                run(&*model, prepared)
+                match &*entry.model {
+                    AnyModel::Blocking(model) => run(&**model, prepared),
+                    AnyModel::Async(_) => unreachable!("the model has been found to block"),
+                }
             })
             .await
         }

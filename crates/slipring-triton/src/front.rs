@@ -9,6 +9,8 @@ use crate::budget::{Budget, Charge};
 use crate::error::BuildError;
 use crate::limits::Limits;
 use crate::model::{AsyncModel, Model};
+use crate::model_control::ModelControl;
+use crate::model_repository::ModelRepository;
 use crate::repository::{AnyModel, Repository};
 use crate::shared_memory::{OpenGpu, SharedMemory};
 
@@ -33,6 +35,7 @@ pub struct Front {
 struct FrontState {
     name: String,
     repository: Repository,
+    control: ModelControl,
     shared_memory: SharedMemory,
     in_place: bool,
     browsers: bool,
@@ -46,6 +49,7 @@ impl Front {
         FrontBuilder {
             name: "slipring".to_owned(),
             models: Vec::new(),
+            repository: None,
             registry: None,
             client_shared_memory: true,
             gpus: None,
@@ -79,6 +83,10 @@ impl Front {
         &self.state.repository
     }
 
+    pub(crate) fn control(&self) -> &ModelControl {
+        &self.state.control
+    }
+
     /// Whether the front answers requests of web pages over HTTP.
     pub(crate) fn serves_browsers(&self) -> bool {
         self.state.browsers
@@ -100,6 +108,7 @@ impl fmt::Debug for Front {
 pub struct FrontBuilder {
     name: String,
     models: Vec<AnyModel>,
+    repository: Option<Arc<dyn ModelRepository>>,
     registry: Option<Registry>,
     client_shared_memory: bool,
     gpus: Option<OpenGpu>,
@@ -124,6 +133,13 @@ impl FrontBuilder {
     /// Adds a model that waits for something else.
     pub fn async_model(mut self, model: impl AsyncModel) -> Self {
         self.models.push(AnyModel::Async(Arc::new(model)));
+        self
+    }
+
+    /// Sets the repository from which clients load models, and lets them unload every model, also those that the builder
+    /// has added. Without a repository they can do neither.
+    pub fn repository(mut self, repository: impl ModelRepository) -> Self {
+        self.repository = Some(Arc::new(repository));
         self
     }
 
@@ -190,9 +206,18 @@ impl FrontBuilder {
         let shared_memory = SharedMemory::new(registry, self.client_shared_memory, self.gpus);
         let (in_place, browsers, limits) = (self.in_place, self.browsers, self.limits);
         let budget = Arc::new(Budget::new(limits.bytes_in_flight));
+        let control = ModelControl::new(self.repository, limits.model_loads);
         let name = self.name;
-        let state =
-            FrontState { name, repository, shared_memory, in_place, browsers, limits, budget };
+        let state = FrontState {
+            name,
+            repository,
+            control,
+            shared_memory,
+            in_place,
+            browsers,
+            limits,
+            budget,
+        };
         Ok(Front { state: Arc::new(state) })
     }
 }

@@ -62,6 +62,7 @@ mod front;
 #[doc(hidden)]
 pub mod fuzzing;
 mod grpc;
+mod held_model;
 mod http;
 mod idle;
 mod inputs;
@@ -69,10 +70,13 @@ mod instances;
 mod json;
 mod limits;
 mod listener;
+mod load_parameters;
 mod metadata;
 mod metrics;
 mod model;
+mod model_control;
 mod model_error;
+mod model_repository;
 mod outputs;
 mod patience;
 mod refusal;
@@ -83,6 +87,7 @@ mod shared_memory;
 mod shutdown;
 mod statistics;
 mod strings;
+mod turns;
 mod validation;
 
 pub use description::{
@@ -95,11 +100,14 @@ pub use grpc::{GrpcHealth, GrpcService};
 pub use http::router as http_router;
 pub use inputs::{Input, Inputs};
 pub use limits::Limits;
+pub use load_parameters::LoadParameters;
 pub use metadata::{DTYPES, ModelMetadata, TensorSpec};
 pub use model::{AsyncModel, Inferring, Model};
 pub use model_error::ModelError;
+pub use model_repository::{LoadedModel, ModelRepository};
 pub use outputs::{Output, Outputs};
 pub use refusal::{Refusal, RefusalKind};
+pub use repository::ModelState;
 pub use request::{
     InferRequest, InferResponse, InputData, Parameter, RegionWindow, RequestInput, RequestedOutput,
     ResponseOutput,

@@ -13,11 +13,14 @@ pub struct Limits {
     pub(crate) stall_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) shutdown_timeout: Duration,
+    pub(crate) model_loads: usize,
+    pub(crate) loaded_models: usize,
 }
 
 impl Limits {
     /// Returns the defaults: requests and responses of 2 GiB - 1, of which 64 MiB may be JSON; 8 GiB in flight; 1,024
-    /// connections; a stall timeout of 60 s, an idle timeout of 10 minutes, a shutdown timeout of 20 s.
+    /// connections; a stall timeout of 60 s, an idle timeout of 10 minutes, a shutdown timeout of 20 s; 4 loads of models
+    /// at a time, and 1,024 loaded models.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
@@ -28,6 +31,8 @@ impl Limits {
             stall_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(600),
             shutdown_timeout: Duration::from_secs(20),
+            model_loads: 4,
+            loaded_models: 1024,
         }
     }
 
@@ -85,6 +90,19 @@ impl Limits {
     /// connections.
     pub fn shutdown_timeout(mut self, longest: Duration) -> Self {
         self.shutdown_timeout = longest;
+        self
+    }
+
+    /// Sets the most loads of models at a time, at least 1. A load that waits for another one of its name counts. The server
+    /// refuses a further load with status 503.
+    pub fn model_loads(mut self, most: usize) -> Self {
+        self.model_loads = most.max(1);
+        self
+    }
+
+    /// Sets the most models that may be loaded. The server refuses to load a further one with status 503.
+    pub fn loaded_models(mut self, most: usize) -> Self {
+        self.loaded_models = most;
         self
     }
 }

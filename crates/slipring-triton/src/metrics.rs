@@ -138,7 +138,7 @@ impl Front {
     /// # Ok::<(), slipring_triton::BuildError>(())
     /// ```
     pub fn metrics(&self) -> String {
-        let entries: Vec<_> = self.repository().models().collect();
+        let entries = self.repository().models();
         let counts: Vec<(&str, String, Counts)> = entries
             .iter()
             .flat_map(|entry| {
@@ -154,7 +154,7 @@ impl Front {
         }
         let mut families: Vec<_> =
             COUNTERS.into_iter().map(|metric| counters(metric, &counts)).collect();
-        families.push(pending(entries.iter().map(|entry| &***entry)));
+        families.push(pending(entries.iter().map(|entry| &**entry)));
         let mut text = Vec::new();
         // Writes to memory do not fail, and every family has a metric.
         let encoded = TextEncoder::new().encode(&families, &mut text);

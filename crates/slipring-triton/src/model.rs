@@ -41,7 +41,7 @@ use crate::outputs::Outputs;
 /// }
 /// ```
 pub trait Model: Send + Sync + 'static {
-    /// Returns the model's description. The front asks for it once, when it is built.
+    /// Returns the model's description. The front asks for it once, when it is built or has loaded the model.
     fn metadata(&self) -> &ModelMetadata;
 
     /// Returns whether the model takes requests now.
@@ -58,6 +58,20 @@ pub trait Model: Send + Sync + 'static {
     ///
     /// The error that the client receives. A panic fails the request alone.
     fn infer(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<(), ModelError>;
+}
+
+impl<M: Model + ?Sized> Model for Box<M> {
+    fn metadata(&self) -> &ModelMetadata {
+        (**self).metadata()
+    }
+
+    fn is_ready(&self) -> bool {
+        (**self).is_ready()
+    }
+
+    fn infer(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<(), ModelError> {
+        (**self).infer(inputs, outputs)
+    }
 }
 
 /// The future that an [`AsyncModel`] returns.

@@ -274,6 +274,17 @@ impl Refusal {
         Self::new(RefusalKind::NotFound, text)
     }
 
+    pub(crate) fn no_versions(model: &str) -> Self {
+        let text = format!("Request for unknown model: '{model}' has no available versions");
+        Self::new(RefusalKind::NotFound, text)
+    }
+
+    pub(crate) fn version_unready(model: &str, version: &str) -> Self {
+        Self::unavailable(format!(
+            "Request for unknown model: '{model}' version {version} is not at ready state"
+        ))
+    }
+
     pub(crate) fn not_ready(model: &str) -> Self {
         Self::unavailable(format!("Model '{model}' is not ready"))
     }
@@ -444,6 +455,82 @@ impl Refusal {
 
     pub(crate) fn no_memory(bytes: usize) -> Self {
         Self::unavailable(format!("no memory for a tensor of {bytes} bytes"))
+    }
+}
+
+/// Refusals of loads and unloads.
+impl Refusal {
+    pub(crate) fn no_model_control() -> Self {
+        Self::unavailable("explicit model load / unload is not allowed if polling is enabled")
+    }
+
+    pub(crate) fn repository_name() -> Self {
+        Self::new(RefusalKind::Unsupported, "'repository_name' specification is not supported")
+    }
+
+    pub(crate) fn not_polled(model: &str) -> Self {
+        Self::internal(format!("failed to load '{model}', failed to poll from model repository"))
+    }
+
+    /// The reason is an error of the repository, which is of the moment if it says so.
+    pub(crate) fn load_failed(model: &str, reason: &Self) -> Self {
+        let kind = match reason.kind {
+            RefusalKind::Unavailable => RefusalKind::Unavailable,
+            _ => RefusalKind::InvalidArgument,
+        };
+        Self::new(kind, format!("load failed for model '{model}': {}", reason.text))
+    }
+
+    pub(crate) fn too_many_loads(most: usize) -> Self {
+        Self::unavailable(format!(
+            "{most} loads are under way: retry later, or raise Limits::model_loads"
+        ))
+    }
+
+    pub(crate) fn too_many_unloads(most: usize) -> Self {
+        Self::unavailable(format!("{most} unloads are under way: retry later"))
+    }
+
+    pub(crate) fn too_many_models(most: usize) -> Self {
+        Self::unavailable(format!(
+            "{most} models are loaded: unload one, or raise Limits::loaded_models"
+        ))
+    }
+
+    pub(crate) fn model_name(name: &str) -> Self {
+        Self::invalid(format!("invalid model name '{name}'"))
+    }
+
+    pub(crate) fn model_name_long(len: usize, most: usize) -> Self {
+        Self::invalid(format!("model name of {len} bytes, at most {most} may be"))
+    }
+
+    pub(crate) fn load_parameter(name: &str) -> Self {
+        Self::invalid(format!("unrecognized load parameter '{name}'."))
+    }
+
+    pub(crate) fn config_override(reason: &str) -> Self {
+        Self::invalid(format!("Invalid config override: {reason}"))
+    }
+
+    pub(crate) fn no_files() -> Self {
+        Self::invalid(
+            "the model repository takes no files: load the model without 'file:' parameters",
+        )
+    }
+
+    pub(crate) fn files_without_config() -> Self {
+        Self::invalid("'config' must be given together with 'file:' parameters")
+    }
+
+    pub(crate) fn too_many_files(most: usize) -> Self {
+        Self::invalid(format!("more than {most} files"))
+    }
+
+    pub(crate) fn file_path(path: &str) -> Self {
+        Self::invalid(format!(
+            "invalid path of a file: '{path}' must be relative and stay in the model's folder"
+        ))
     }
 }
 

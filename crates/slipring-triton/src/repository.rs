@@ -1,9 +1,19 @@
-//! The models of a server, by name.
+//! The models of a server, by name, and the state of each.
+//!
+//! ```text
+//!   (none) ── begin_load ─▶ LOADING ── finish_load ─▶ READY ── unload ─▶ UNLOADING ── last execution ─▶ UNAVAILABLE
+//!                              └────── fail_load ──▶ UNAVAILABLE
+//! ```
+//!
+//! 1. A request that has found its model keeps it, whatever happens to the name.
+//! 2. A model that is loaded anew is READY throughout: the old one takes requests until the new one takes its place.
+//! 3. No code of an application runs under the lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
+use crate::held_model::HeldModel;
 use crate::instances::Instances;
 use crate::metadata::ModelMetadata;
 use crate::model::{AsyncModel, Model};
@@ -20,7 +30,7 @@ pub(crate) enum AnyModel {
 /// A model and its statistics.
 pub(crate) struct ModelEntry {
     pub(crate) metadata: Arc<ModelMetadata>,
-    pub(crate) model: AnyModel,
+    pub(crate) model: HeldModel,
     pub(crate) instances: Instances,
     /// The statistics of each version.
     statistics: Vec<(u64, Statistics)>,
@@ -37,11 +47,12 @@ impl ModelEntry {
         metadata.versions.dedup();
         let statistics = metadata.versions.iter().map(|version| (*version, Statistics::default()));
         let (statistics, instances) = (statistics.collect(), Instances::new(&metadata));
+        let model = HeldModel::new(model);
         Self { statistics, instances, metadata: Arc::new(metadata), model }
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        match &self.model {
+        match &*self.model {
             AnyModel::Blocking(model) => model.is_ready(),
             AnyModel::Async(model) => model.is_ready(),
         }
@@ -73,44 +84,202 @@ impl ModelVersion {
     }
 }
 
+/// What is known of a name.
+#[derive(Debug, Default)]
+struct Slot {
+    /// The model that takes requests.
+    current: Option<Arc<ModelEntry>>,
+    /// Whether the first model of the name is being loaded.
+    is_loading: bool,
+    /// Whether the application has added the model, so that the name stays.
+    is_fixed: bool,
+    /// The versions of the model that took requests last.
+    versions: Vec<u64>,
+    /// The reason why no model takes requests.
+    reason: String,
+    /// Lives until the model that took requests last is dropped.
+    last: Weak<()>,
+}
+
+/// The state of a version of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ModelState {
+    /// The model takes requests.
+    Ready,
+    /// The model takes no requests.
+    Unavailable,
+    /// The model is being loaded.
+    Loading,
+    /// The model takes no new requests, and executions go on.
+    Unloading,
+}
+
+impl ModelState {
+    /// Returns the protocol's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "READY",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::Loading => "LOADING",
+            Self::Unloading => "UNLOADING",
+        }
+    }
+}
+
+/// A name and its state, at one moment.
+#[derive(Debug)]
+pub(crate) enum Listed {
+    Loaded(Arc<ModelEntry>),
+    Absent { name: String, versions: Vec<u64>, state: ModelState, reason: String },
+}
+
+/// The longest reason that is kept, in bytes.
+const MAX_REASON: usize = 512;
+
 /// The models, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Repository {
-    models: BTreeMap<String, Arc<ModelEntry>>,
+    slots: RwLock<BTreeMap<String, Slot>>,
 }
 
 impl Repository {
-    /// Adds a model. The error is the model's name and the property that it missing_property.
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Slot>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Slot>> {
+        self.slots.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a model of the application. The error is the model's name and the property that it lacks.
     pub(crate) fn add(&mut self, model: AnyModel) -> Result<(), (String, &'static str)> {
         let entry = ModelEntry::new(model);
         let name = entry.metadata.name.clone();
+        let mut slots = self.write();
         let must = match entry.metadata.missing_property() {
-            None if self.models.contains_key(&name) => "a name of its own",
+            None if slots.contains_key(&name) => "a name of its own",
             None => {
-                self.models.insert(name, Arc::new(entry));
+                let current = Some(Arc::new(entry));
+                slots.insert(name, Slot { current, is_fixed: true, ..Slot::default() });
                 return Ok(());
             }
             Some(must) => must,
         };
+        drop(slots);
         Err((name, must))
     }
 
-    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<ModelEntry>> {
-        self.models.values()
+    /// Returns the models that take requests.
+    pub(crate) fn models(&self) -> Vec<Arc<ModelEntry>> {
+        self.read().values().filter_map(|slot| slot.current.clone()).collect()
+    }
+
+    /// Returns all names that are known.
+    pub(crate) fn list(&self) -> Vec<Listed> {
+        let listed = |(name, slot): (&String, &Slot)| match &slot.current {
+            Some(entry) => Listed::Loaded(entry.clone()),
+            None => {
+                let state = match slot.is_loading {
+                    true => ModelState::Loading,
+                    false if slot.last.strong_count() > 0 => ModelState::Unloading,
+                    false => ModelState::Unavailable,
+                };
+                let (versions, reason) = (slot.versions.clone(), slot.reason.clone());
+                let reason = if state == ModelState::Unavailable { reason } else { String::new() };
+                Listed::Absent { name: name.clone(), versions, state, reason }
+            }
+        };
+        self.read().iter().map(listed).collect()
     }
 
     /// Returns a model, and the version that the client asks for or else the last one.
     pub(crate) fn find(&self, model: &str, version: Option<&str>) -> Result<ModelVersion, Refusal> {
-        let entry = self.models.get(model).ok_or_else(|| Refusal::unknown_model(model))?;
-        let versions = &entry.metadata.versions;
-        let at = match version.filter(|version| !version.is_empty()) {
-            None => versions.len() - 1,
+        let slots = self.read();
+        let slot = slots.get(model).ok_or_else(|| Refusal::unknown_model(model))?;
+        let versions = slot.current.as_ref().map_or(&slot.versions, |is| &is.metadata.versions);
+        let version = version.filter(|version| !version.is_empty());
+        let at = match version {
+            None => versions.len().checked_sub(1),
             Some(text) => {
                 let number: u64 = text.parse().map_err(|_| Refusal::version_text(text))?;
                 let at = versions.iter().position(|version| *version == number);
-                at.ok_or_else(|| Refusal::unknown_version(model, text))?
+                Some(at.ok_or_else(|| Refusal::unknown_version(model, text))?)
             }
         };
-        Ok(ModelVersion { entry: entry.clone(), version: versions[at], at })
+        match (&slot.current, at, version) {
+            (Some(entry), Some(at), _) => {
+                Ok(ModelVersion { entry: entry.clone(), version: versions[at], at })
+            }
+            (_, _, Some(version)) => Err(Refusal::version_unready(model, version)),
+            (_, _, None) => Err(Refusal::no_versions(model)),
+        }
     }
+
+    /// Begins a load. At most `most` names may have a model, or be about to have one.
+    pub(crate) fn begin_load(&self, name: &str, most: usize) -> Result<(), Refusal> {
+        let mut slots = self.write();
+        if slots.get(name).is_some_and(|slot| slot.current.is_some()) {
+            return Ok(());
+        }
+        let takes_part = |slot: &&Slot| slot.is_loading || slot.current.is_some();
+        if slots.values().filter(takes_part).count() >= most {
+            return Err(Refusal::too_many_models(most));
+        }
+        slots.entry(name.to_owned()).or_default().is_loading = true;
+        Ok(())
+    }
+
+    /// Ends a load: the model takes the place of the one before it.
+    pub(crate) fn finish_load(&self, entry: ModelEntry) {
+        let (name, entry) = (entry.metadata.name.clone(), Arc::new(entry));
+        let mut slots = self.write();
+        let slot = slots.entry(name).or_default();
+        slot.is_loading = false;
+        let before = slot.current.replace(entry);
+        if let Some(before) = &before {
+            before.model.retire();
+        }
+        // The model before may be dropped here, which runs code of the application.
+        drop(slots);
+        drop(before);
+    }
+
+    /// Ends a load without a model. A model that is loaded already stays.
+    pub(crate) fn fail_load(&self, name: &str, reason: &str) {
+        let mut slots = self.write();
+        if let Some(slot) = slots.get_mut(name)
+            && slot.current.is_none()
+        {
+            slot.is_loading = false;
+            slot.reason = beginning(reason, MAX_REASON).to_owned();
+        }
+    }
+
+    /// Takes the model of a name away. Returns whether there was one.
+    pub(crate) fn unload(&self, name: &str) -> bool {
+        let mut slots = self.write();
+        let Some(slot) = slots.get_mut(name) else { return false };
+        let taken = slot.current.take();
+        if let Some(entry) = &taken {
+            slot.versions.clone_from(&entry.metadata.versions);
+            slot.reason = "unloaded".to_owned();
+            slot.last = entry.model.retire();
+        }
+        drop(slots);
+        taken.is_some()
+    }
+
+    /// Forgets a name that has no model, unless the application has added it.
+    pub(crate) fn forget(&self, name: &str) {
+        let mut slots = self.write();
+        if slots.get(name).is_some_and(|slot| slot.current.is_none() && !slot.is_fixed) {
+            slots.remove(name);
+        }
+    }
+}
+
+/// Returns the first bytes of a text, at most `most`, without half a letter.
+fn beginning(text: &str, most: usize) -> &str {
+    let end = (0..=text.len().min(most)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
 }

@@ -14,7 +14,7 @@ use crate::grpc::generated::inference::grpc_inference_service_server::GrpcInfere
 use crate::grpc::generated::inference::{
     cuda_shared_memory_status_response as cuda, system_shared_memory_status_response as system, *,
 };
-use crate::grpc::{request, response, stream};
+use crate::grpc::{control, request, response, stream};
 use crate::idle::Activity;
 use crate::refusal::Refusal;
 use crate::shutdown::Shutdown;
@@ -164,8 +164,37 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> CallResult<RepositoryIndexResponse> {
-        let entries = self.front.index(request.into_inner().ready);
+        let RepositoryIndexRequest { repository_name, ready } = request.into_inner();
+        if !repository_name.is_empty() {
+            return Err(Refusal::repository_name().into());
+        }
+        let entries = self.front.index_of_repository(ready).await?;
         Ok(Response::new(response::index(entries)))
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> CallResult<RepositoryModelLoadResponse> {
+        let charge = self.charge(request.extensions());
+        let RepositoryModelLoadRequest { repository_name, model_name, parameters } =
+            request.into_inner();
+        self.front.control().check(&repository_name)?;
+        let parameters = control::load_parameters(parameters)?;
+        self.front.load_charged(&model_name, parameters, charge).await?;
+        Ok(Response::new(RepositoryModelLoadResponse {}))
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<RepositoryModelUnloadRequest>,
+    ) -> CallResult<RepositoryModelUnloadResponse> {
+        let RepositoryModelUnloadRequest { repository_name, model_name, parameters } =
+            request.into_inner();
+        self.front.control().check(&repository_name)?;
+        control::check_unload(&parameters)?;
+        self.front.unload_model(&model_name).await?;
+        Ok(Response::new(RepositoryModelUnloadResponse {}))
     }
 
     async fn system_shared_memory_status(

@@ -40,6 +40,18 @@ impl DecodedSize for ModelInferRequest {
     }
 }
 
+impl DecodedSize for RepositoryModelLoadRequest {
+    fn decoded_size(message: &[u8]) -> usize {
+        message_size::of_control(message)
+    }
+}
+
+impl DecodedSize for RepositoryModelUnloadRequest {
+    fn decoded_size(message: &[u8]) -> usize {
+        message_size::of_control(message)
+    }
+}
+
 // These messages have a few fields, and strings of their encoded size.
 impl DecodedSize for CudaSharedMemoryRegisterRequest {}
 impl DecodedSize for CudaSharedMemoryStatusRequest {}

@@ -96,6 +96,30 @@ pub(super) fn of_request(message: &[u8]) -> usize {
     sizes.sum()
 }
 
+/// Returns the memory of a `RepositoryModelLoadRequest` or `RepositoryModelUnloadRequest`.
+pub(super) fn of_control(message: &[u8]) -> usize {
+    let fields = Fields { rest: message, map: 3 };
+    let sizes = fields.map(|field| match field {
+        Field(3, Some(entry)) => PARAMETER + of_control_parameter(entry),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+/// Returns the memory of the texts of a parameter. Its bytes are a slice of the message.
+fn of_control_parameter(entry: &[u8]) -> usize {
+    let fields = Fields { rest: entry, map: 0 };
+    let sizes = fields.map(|field| match field {
+        Field(1, Some(name)) => name.len(),
+        Field(2, Some(value)) => {
+            let texts = Fields { rest: value, map: 0 };
+            texts.map(|field| if let Field(3, Some(text)) = field { text.len() } else { 0 }).sum()
+        }
+        _ => 0,
+    });
+    sizes.sum()
+}
+
 fn of_input(message: &[u8]) -> usize {
     let fields = Fields { rest: message, map: 4 };
     let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
@@ -137,7 +161,11 @@ mod tests {
 
     use super::*;
     use crate::grpc::generated::inference::model_infer_request::InferInputTensor;
-    use crate::grpc::generated::inference::{InferTensorContents, ModelInferRequest};
+    use crate::grpc::generated::inference::model_repository_parameter::ParameterChoice;
+    use crate::grpc::generated::inference::{
+        InferTensorContents, ModelInferRequest, ModelRepositoryParameter,
+        RepositoryModelLoadRequest,
+    };
 
     fn size_of_contents(contents: InferTensorContents) -> usize {
         let input = InferInputTensor { contents: Some(contents), ..Default::default() };
@@ -168,6 +196,20 @@ mod tests {
         let raw_input_contents = vec![vec![0; 1 << 20].into(); 2];
         let request = ModelInferRequest { raw_input_contents, ..Default::default() };
         assert!(of_request(&request.encode_to_vec()) < 1000);
+    }
+
+    #[test]
+    fn parameters_of_a_load_weigh_their_texts_and_not_their_files() {
+        let size = |count: usize, choice: &ParameterChoice| {
+            let parameter = ModelRepositoryParameter { parameter_choice: Some(choice.clone()) };
+            let parameters = (0..count).map(|at| (at.to_string(), parameter.clone())).collect();
+            let request = RepositoryModelLoadRequest { parameters, ..Default::default() };
+            of_control(&request.encode_to_vec())
+        };
+        assert!(size(1, &ParameterChoice::StringParam("a".repeat(1 << 20))) >= 1 << 20);
+        assert!(size(1, &ParameterChoice::BytesParam(vec![0; 1 << 20].into())) < 1000);
+        let each = size_of::<(String, ModelRepositoryParameter)>();
+        assert!(size(10_000, &ParameterChoice::BoolParam(true)) > 10_000 * each);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod calls;
 mod codec;
 mod connections;
 mod contents;
+mod control;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
 mod generated;

@@ -22,6 +22,16 @@ impl Refusal {
         Self::invalid("invalid value for 'classification' parameter, expected >= 0")
     }
 
+    pub(super) fn load_parameter_unlike(parameter: &str, expected: &str) -> Self {
+        Self::invalid(format!(
+            "invalid value type for load parameter '{parameter}', expected {expected}."
+        ))
+    }
+
+    pub(super) fn unload_dependents() -> Self {
+        Self::invalid("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+    }
+
     pub(super) fn contents_and_region(input: &str, model: &str) -> Self {
         Self::invalid(format!(
             "unexpected 'content' provided when using shared memory for input tensor '{input}' for model '{model}'"

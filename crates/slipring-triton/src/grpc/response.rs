@@ -125,10 +125,10 @@ fn duration(tally: Tally) -> Option<proto::StatisticDuration> {
 
 pub(super) fn index(entries: Vec<IndexEntry>) -> proto::RepositoryIndexResponse {
     let models = entries.into_iter().map(|entry| ModelIndex {
-        state: entry.state().to_owned(),
+        state: entry.state.name().to_owned(),
         name: entry.name,
         version: entry.version,
-        reason: String::new(),
+        reason: entry.reason,
     });
     proto::RepositoryIndexResponse { models: models.collect() }
 }

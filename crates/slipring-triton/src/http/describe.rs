@@ -86,11 +86,14 @@ pub(super) fn statistics(models: &[ModelStatistics]) -> Value {
 
 pub(super) fn index(entries: &[IndexEntry]) -> Value {
     all(entries, |entry| {
-        json!({
+        let mut row = json!({
             "name": entry.name,
-            "version": entry.version,
-            "state": entry.state(),
-            "reason": "",
-        })
+            "state": entry.state.name(),
+            "reason": entry.reason,
+        });
+        if !entry.version.is_empty() {
+            row["version"] = json!(entry.version);
+        }
+        row
     })
 }

@@ -14,7 +14,7 @@ use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::path::{About, Route, route, unserved};
 use crate::http::reply::{self, Reply};
-use crate::http::{describe, infer, regions};
+use crate::http::{control, describe, infer, regions};
 use crate::json::Node;
 use crate::refusal::Refusal;
 
@@ -90,6 +90,8 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
             infer::infer(front, name, *version, &head.headers, body).await
         }
         Route::Index => index(front, body).await,
+        Route::Control { name, load } => control::serve(front, name, *load, body).await,
+        Route::NamedRepository => Err(Refusal::repository_name()),
         _ => describe_route(front, &route),
     };
     done.unwrap_or_else(|refusal| {
@@ -122,7 +124,9 @@ fn describe_route(front: &Front, route: &Route<'_>) -> Result<Reply, Refusal> {
                 reply::describing(&describe::metadata(&front.model_metadata(name, *version)?))
             }
         },
-        Route::Index | Route::Memory { .. } => reply::empty(),
+        Route::Index | Route::Control { .. } | Route::NamedRepository | Route::Memory { .. } => {
+            reply::empty()
+        }
     })
 }
 
@@ -137,5 +141,5 @@ async fn index<B: Body<Data = Bytes> + Unpin>(
     {
         ready = wanted.boolean().ok_or_else(|| Refusal::json_type("boolean"))?;
     }
-    Ok(reply::describing(&describe::index(&front.index(ready))))
+    Ok(reply::describing(&describe::index(&front.index_of_repository(ready).await?)))
 }

@@ -40,8 +40,9 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     headers: &HeaderMap,
     body: &mut Reader<B>,
 ) -> Result<Reply, Refusal> {
-    let found = front.repository().find(model, version)?;
-    let metadata = &*found.entry.metadata;
+    // A body that comes slowly does not hold the model, which may be unloaded.
+    let metadata = front.repository().find(model, version)?.entry.metadata.clone();
+    let metadata = &*metadata;
     let json_part = match header_length(headers, body).await? {
         Some(0) => raw_json(metadata, body, front.limits().request_bytes).await?,
         length => read_json(front, metadata, length, body).await?,

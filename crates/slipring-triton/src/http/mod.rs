@@ -1,7 +1,7 @@
 //! HTTP/REST.
 //!
 //! ```text
-//!   header ─▶ path ─▶ handle ─▶ describe, regions ────────────────────────────▶ reply
+//!   header ─▶ path ─▶ handle ─▶ describe, regions, control ───────────────────▶ reply
 //!   body ─▶ coding ─▶ body ─▶ infer: infer_json, data ─▶ Front::infer ─▶ reply ─▶ coding
 //! ```
 //!
@@ -11,6 +11,7 @@
 mod body;
 mod buffer;
 mod coding;
+mod control;
 mod data;
 mod describe;
 #[cfg(fuzzing)]

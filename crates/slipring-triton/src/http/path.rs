@@ -11,9 +11,24 @@ pub(super) enum Route<'a> {
     Live,
     Ready,
     Index,
+    /// A load or an unload of a model.
+    Control {
+        name: Cow<'a, str>,
+        load: bool,
+    },
+    /// An operation on a repository that the path names.
+    NamedRepository,
     AllStatistics,
-    Model { name: Cow<'a, str>, version: Option<&'a str>, about: About },
-    Memory { memory: SharedMemoryKind, name: Cow<'a, str>, operation: Operation },
+    Model {
+        name: Cow<'a, str>,
+        version: Option<&'a str>,
+        about: About,
+    },
+    Memory {
+        memory: SharedMemoryKind,
+        name: Cow<'a, str>,
+        operation: Operation,
+    },
 }
 
 /// The part of a model that a path names.
@@ -38,7 +53,7 @@ impl Route<'_> {
     /// Returns whether the route takes GET; the others take POST.
     pub(super) fn is_read(&self) -> bool {
         match self {
-            Self::Index => false,
+            Self::Index | Self::Control { .. } | Self::NamedRepository => false,
             Self::Model { about, .. } => *about != About::Infer,
             Self::Memory { operation, .. } => *operation == Operation::Status,
             _ => true,
@@ -56,7 +71,7 @@ pub(super) fn route(path: &str) -> Option<Route<'_>> {
     match (first, rest) {
         ("health", Some("live")) => Some(Route::Live),
         ("health", Some("ready")) => Some(Route::Ready),
-        ("repository", Some("index")) => Some(Route::Index),
+        ("repository", Some(rest)) => repository(rest),
         ("models", Some("stats")) => Some(Route::AllStatistics),
         ("models", Some(rest)) => model(rest),
         ("systemsharedmemory", Some(rest)) => memory(SharedMemoryKind::System, rest),
@@ -110,6 +125,26 @@ fn model(path: &str) -> Option<Route<'_>> {
         Some(_) => return None,
     };
     Some(Route::Model { name, version, about })
+}
+
+fn repository(path: &str) -> Option<Route<'_>> {
+    if path == "index" {
+        return Some(Route::Index);
+    }
+    if let Some((name, load)) = control(path) {
+        return Some(Route::Control { name, load });
+    }
+    let (repository, rest) = path.split_once('/')?;
+    let is_named = !repository.is_empty() && (rest == "index" || control(rest).is_some());
+    is_named.then_some(Route::NamedRepository)
+}
+
+/// Returns the name of a model, and whether the path loads it or else unloads it.
+fn control(path: &str) -> Option<(Cow<'_, str>, bool)> {
+    let (name, operation) = path.strip_prefix("models/")?.split_once('/')?;
+    let load = operation == "load";
+    let name = decode(name).filter(|name| !name.is_empty())?;
+    (load || operation == "unload").then_some((name, load))
 }
 
 fn memory(memory: SharedMemoryKind, path: &str) -> Option<Route<'_>> {
@@ -170,6 +205,16 @@ mod tests {
             ("/v2/health/ready", Some(Route::Ready)),
             ("/v2/models/stats", Some(Route::AllStatistics)),
             ("/v2/repository/index", Some(Route::Index)),
+            (
+                "/v2/repository/models/a%2Fb/load",
+                Some(Route::Control { name: "a/b".into(), load: true }),
+            ),
+            (
+                "/v2/repository/models/index/unload",
+                Some(Route::Control { name: "index".into(), load: false }),
+            ),
+            ("/v2/repository/R/models/M/load", Some(Route::NamedRepository)),
+            ("/v2/repository/R/index", Some(Route::NamedRepository)),
             ("/v2/models/M", named("M", None, About::Metadata)),
             ("/v2/models/M/ready", named("M", None, About::Ready)),
             ("/v2/models/a%2Fb/config", named("a/b", None, About::Config)),
@@ -241,6 +286,15 @@ mod tests {
             "/v2/systemsharedmemory/region/a/b/status",
             "/v2/systemsharedmemory/region/%0/status",
             "/v2/models/M/generate",
+            "/v2/repository",
+            "/v2/repository/models",
+            "/v2/repository/models/M",
+            "/v2/repository/models//load",
+            "/v2/repository/models/M/load/",
+            "/v2/repository/models/M/reload",
+            "/v2/repository/models/%ff/load",
+            "/v2/repository//index",
+            "/v2/repository/R/models/M",
         ] {
             assert_eq!(route(path), None, "{path}");
         }

@@ -82,6 +82,10 @@ impl Refusal {
         Self::invalid("Output can't set both 'shared_memory_region' and 'classification'")
     }
 
+    pub(super) fn base64(field: &str) -> Self {
+        Self::invalid(format!("Unable to parse '{field}': it is not base64"))
+    }
+
     pub(super) fn unserved(extension: &str) -> Self {
         let text = format!("the {extension} extension is not served");
         Self::new(RefusalKind::Unsupported, text)

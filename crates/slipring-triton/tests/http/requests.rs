@@ -23,7 +23,6 @@ fn the_server_and_its_models_tell_what_they_are() {
         "cuda_shared_memory",
         "binary_tensor_data",
         "classification",
-        "model_repository",
         "statistics",
         "model_configuration",
     ] {

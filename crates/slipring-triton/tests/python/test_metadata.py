@@ -41,7 +41,6 @@ def test_the_server_tells_its_extensions(front):
         "cuda_shared_memory",
         "binary_tensor_data",
         "classification",
-        "model_repository",
         "statistics",
         "model_configuration",
     }

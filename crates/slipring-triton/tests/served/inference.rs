@@ -407,6 +407,55 @@ pub mod repository_index_response {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelRepositoryParameter {
+    #[prost(oneof = "model_repository_parameter::ParameterChoice", tags = "1, 2, 3, 4")]
+    pub parameter_choice: ::core::option::Option<model_repository_parameter::ParameterChoice>,
+}
+/// Nested message and enum types in `ModelRepositoryParameter`.
+pub mod model_repository_parameter {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum ParameterChoice {
+        #[prost(bool, tag = "1")]
+        BoolParam(bool),
+        #[prost(int64, tag = "2")]
+        Int64Param(i64),
+        #[prost(string, tag = "3")]
+        StringParam(::prost::alloc::string::String),
+        #[prost(bytes, tag = "4")]
+        BytesParam(::prost::bytes::Bytes),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RepositoryModelLoadRequest {
+    #[prost(string, tag = "1")]
+    pub repository_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub model_name: ::prost::alloc::string::String,
+    /// `config` and `file:PATH`.
+    #[prost(btree_map = "string, message", tag = "3")]
+    pub parameters: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ModelRepositoryParameter,
+    >,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RepositoryModelLoadResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RepositoryModelUnloadRequest {
+    #[prost(string, tag = "1")]
+    pub repository_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub model_name: ::prost::alloc::string::String,
+    /// `unload_dependents`.
+    #[prost(btree_map = "string, message", tag = "3")]
+    pub parameters: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ModelRepositoryParameter,
+    >,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RepositoryModelUnloadResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SystemSharedMemoryStatusRequest {
     /// Empty: all regions.
     #[prost(string, tag = "1")]
@@ -829,6 +878,42 @@ pub mod grpc_inference_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("inference.GRPCInferenceService", "RepositoryIndex"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Loads a model, or loads it anew.
+        pub async fn repository_model_load(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RepositoryModelLoadRequest>,
+        ) -> std::result::Result<tonic::Response<super::RepositoryModelLoadResponse>, tonic::Status>
+        {
+            self.inner.ready().await.map_err(|e| {
+                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
+            })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/RepositoryModelLoad",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("inference.GRPCInferenceService", "RepositoryModelLoad"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Takes a model away.
+        pub async fn repository_model_unload(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RepositoryModelUnloadRequest>,
+        ) -> std::result::Result<tonic::Response<super::RepositoryModelUnloadResponse>, tonic::Status>
+        {
+            self.inner.ready().await.map_err(|e| {
+                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
+            })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/inference.GRPCInferenceService/RepositoryModelUnload",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("inference.GRPCInferenceService", "RepositoryModelUnload"));
             self.inner.unary(req, path, codec).await
         }
         /// One region of system memory, or all of them.

@@ -9,8 +9,9 @@ use std::{env, fs};
 const FILES: [(&str, &str, &str); 2] =
     [("inference.proto", "inference", "inference"), ("health.proto", "grpc.health.v1", "health")];
 
-/// Fields of tensors. Their bytes are slices of the message.
-const BYTES: [&str; 2] = [
+/// Fields of tensors and files. Their bytes are slices of the message.
+const BYTES: [&str; 3] = [
+    ".inference.ModelRepositoryParameter.bytes_param",
     ".inference.ModelInferRequest.raw_input_contents",
     ".inference.ModelInferResponse.raw_output_contents",
 ];

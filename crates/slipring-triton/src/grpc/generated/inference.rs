@@ -407,6 +407,55 @@ pub mod repository_index_response {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ModelRepositoryParameter {
+    #[prost(oneof = "model_repository_parameter::ParameterChoice", tags = "1, 2, 3, 4")]
+    pub parameter_choice: ::core::option::Option<model_repository_parameter::ParameterChoice>,
+}
+/// Nested message and enum types in `ModelRepositoryParameter`.
+pub mod model_repository_parameter {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum ParameterChoice {
+        #[prost(bool, tag = "1")]
+        BoolParam(bool),
+        #[prost(int64, tag = "2")]
+        Int64Param(i64),
+        #[prost(string, tag = "3")]
+        StringParam(::prost::alloc::string::String),
+        #[prost(bytes, tag = "4")]
+        BytesParam(::prost::bytes::Bytes),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RepositoryModelLoadRequest {
+    #[prost(string, tag = "1")]
+    pub repository_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub model_name: ::prost::alloc::string::String,
+    /// `config` and `file:PATH`.
+    #[prost(btree_map = "string, message", tag = "3")]
+    pub parameters: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ModelRepositoryParameter,
+    >,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RepositoryModelLoadResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RepositoryModelUnloadRequest {
+    #[prost(string, tag = "1")]
+    pub repository_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub model_name: ::prost::alloc::string::String,
+    /// `unload_dependents`.
+    #[prost(btree_map = "string, message", tag = "3")]
+    pub parameters: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ModelRepositoryParameter,
+    >,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RepositoryModelUnloadResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SystemSharedMemoryStatusRequest {
     /// Empty: all regions.
     #[prost(string, tag = "1")]
@@ -642,6 +691,16 @@ pub mod grpc_inference_service_server {
             &self,
             request: tonic::Request<super::RepositoryIndexRequest>,
         ) -> std::result::Result<tonic::Response<super::RepositoryIndexResponse>, tonic::Status>;
+        /// Loads a model, or loads it anew.
+        async fn repository_model_load(
+            &self,
+            request: tonic::Request<super::RepositoryModelLoadRequest>,
+        ) -> std::result::Result<tonic::Response<super::RepositoryModelLoadResponse>, tonic::Status>;
+        /// Takes a model away.
+        async fn repository_model_unload(
+            &self,
+            request: tonic::Request<super::RepositoryModelUnloadRequest>,
+        ) -> std::result::Result<tonic::Response<super::RepositoryModelUnloadResponse>, tonic::Status>;
         /// One region of system memory, or all of them.
         async fn system_shared_memory_status(
             &self,
@@ -1170,6 +1229,94 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RepositoryIndexSvc(inner);
+                        let codec = super::super::codec::SizeCheckingCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/RepositoryModelLoad" => {
+                    #[allow(non_camel_case_types)]
+                    struct RepositoryModelLoadSvc<T: GrpcInferenceService>(pub Arc<T>);
+                    impl<T: GrpcInferenceService>
+                        tonic::server::UnaryService<super::RepositoryModelLoadRequest>
+                        for RepositoryModelLoadSvc<T>
+                    {
+                        type Response = super::RepositoryModelLoadResponse;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RepositoryModelLoadRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::repository_model_load(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RepositoryModelLoadSvc(inner);
+                        let codec = super::super::codec::SizeCheckingCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/inference.GRPCInferenceService/RepositoryModelUnload" => {
+                    #[allow(non_camel_case_types)]
+                    struct RepositoryModelUnloadSvc<T: GrpcInferenceService>(pub Arc<T>);
+                    impl<T: GrpcInferenceService>
+                        tonic::server::UnaryService<super::RepositoryModelUnloadRequest>
+                        for RepositoryModelUnloadSvc<T>
+                    {
+                        type Response = super::RepositoryModelUnloadResponse;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RepositoryModelUnloadRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as GrpcInferenceService>::repository_model_unload(
+                                    &inner, request,
+                                )
+                                .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RepositoryModelUnloadSvc(inner);
                         let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
