@@ -110,6 +110,35 @@ fn the_server_is_named_triton_unless_it_is_told_another_name() {
     }
 }
 
+/// Sends a POST request without a body and returns the answer as text.
+fn post(server: &Server, path: &str) -> String {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n");
+    write!(stream, "{head}Content-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn clients_load_models_of_a_server_in_explicit_mode() {
+    let options = ["--model-control-mode", "explicit", "--load-model", "simple"];
+    let server = Server::start(&options);
+    let is_ready = |name: &str| {
+        let path = format!("/v2/models/{name}/ready");
+        get(TcpStream::connect(&server.address).unwrap(), &path).starts_with("HTTP/1.1 200")
+    };
+    assert!(is_ready("simple") && !is_ready("identity_fp32"));
+    let answer = post(&server, "/v2/repository/models/identity_fp32/load");
+    assert!(answer.starts_with("HTTP/1.1 200") && is_ready("identity_fp32"), "{answer}");
+    let answer = post(&server, "/v2/repository/models/simple/unload");
+    assert!(answer.starts_with("HTTP/1.1 200") && !is_ready("simple"), "{answer}");
+    server.ends_in_order();
+    let output = example("triton_server").args(["--load-model", "simple"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("needs --model-control-mode"), "{text}");
+}
+
 #[test]
 fn a_unix_socket_serves_http_beside_a_port() {
     let path = std::env::temp_dir().join(format!("slipring-example-{}", std::process::id()));
@@ -129,8 +158,18 @@ fn the_help_lists_every_option_and_a_wrong_one_is_refused() {
     let output = example("triton_server").arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success());
-    let options =
-        ["http", "grpc", "http-unix", "grpc-unix", "name", "allow-client-shm", "by-copy", "help"];
+    let options = [
+        "http",
+        "grpc",
+        "http-unix",
+        "grpc-unix",
+        "name",
+        "model-control-mode",
+        "load-model",
+        "allow-client-shm",
+        "by-copy",
+        "help",
+    ];
     for option in options {
         assert!(help.contains(&format!("--{option}")), "{option} is missing in {help}");
     }
