@@ -7,5 +7,8 @@ mod errors;
 mod grpc_served;
 #[path = "../served/http.rs"]
 mod http_served;
+#[path = "../served/loadable.rs"]
+mod loadable;
+mod repository;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;

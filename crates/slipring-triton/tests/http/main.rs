@@ -4,7 +4,10 @@ mod classification;
 mod errors;
 #[path = "../served/http.rs"]
 mod http_served;
+#[path = "../served/loadable.rs"]
+mod loadable;
 mod regions;
+mod repository;
 mod requests;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;

@@ -7,7 +7,10 @@ mod execution;
 mod grpc_served;
 #[path = "../served/http.rs"]
 mod http_served;
+#[path = "../served/loadable.rs"]
+mod loadable;
 mod metrics;
 mod protocol;
+mod repository;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
