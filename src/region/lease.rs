@@ -235,6 +235,13 @@ fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
     }
 }
 
+/// A further lease of the same bytes. The region stays until the last one is dropped.
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        Self::new(self.region.clone(), self.extent)
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         self.region.uncount_lease();

@@ -301,6 +301,22 @@ fn unregistering_a_leased_region_refuses_new_users_and_ends_with_the_last() {
 }
 
 #[test]
+fn a_clone_of_a_lease_is_one_more_lease_of_the_same_bytes() {
+    let (registry, object) = registered(64);
+    object.write_at(0, &[3; 64]).unwrap();
+    let lease = registry.lease("region", 8, 16).unwrap();
+    let clone = lease.clone();
+    assert_eq!(registry.status("region").unwrap().leases, 2);
+    assert_eq!((clone.offset(), clone.len()), (lease.offset(), lease.len()));
+    registry.unregister("region").unwrap();
+    drop(lease);
+    let mut bytes = [0; 16];
+    clone.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; 16]);
+    assert!(clone.read_at(1, &mut bytes).is_err(), "no more than the lease's own bytes");
+}
+
+#[test]
 fn leases_outlive_their_registry() {
     let (registry, object) = registered(64);
     object.write_at(0, &[3; 64]).unwrap();
