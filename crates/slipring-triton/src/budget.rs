@@ -57,6 +57,18 @@ impl Charge {
         self.0.budget.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Returns a charge of 0 bytes against the same limit.
+    pub(crate) fn another(&self) -> Self {
+        self.0.budget.charge()
+    }
+
+    /// Moves the bytes to a charge of their own.
+    pub(crate) fn split(&self) -> Self {
+        let moved = self.another();
+        moved.0.bytes.store(self.0.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        moved
+    }
+
     /// Sets the charge to `bytes`, without a check of the limit.
     pub(crate) fn set(&self, bytes: u64) {
         let before = self.0.bytes.swap(bytes, Ordering::Relaxed);
@@ -106,7 +118,10 @@ mod tests {
         assert!(budget.charge().add(41).is_err());
         held.set(10);
         budget.charge().add(90).unwrap();
+        let moved = held.split();
         drop(held);
+        assert!(budget.charge().add(91).is_err(), "the moved bytes still count");
+        drop(moved);
         budget.charge().add(100).unwrap();
         assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }

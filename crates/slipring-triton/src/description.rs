@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use slipring::DType;
 
 use crate::front::Front;
-use crate::metadata::{ModelMetadata, TensorSpec};
+use crate::metadata::TensorSpec;
 use crate::refusal::Refusal;
-use crate::repository::{Listed, ModelState};
+use crate::repository::{Listed, ModelEntry, ModelState};
 use crate::statistics::Counts;
 
 /// The protocol extensions that the server supports.
@@ -79,6 +79,8 @@ pub struct ModelDescription {
     pub platform: String,
     /// The largest batch; 0 for a model without batches.
     pub max_batch_size: usize,
+    /// Whether a request may have other than one response.
+    pub decoupled: bool,
     /// The model's inputs.
     pub inputs: Vec<TensorDescription>,
     /// The model's outputs.
@@ -149,7 +151,7 @@ impl Front {
     ) -> Result<ModelDescription, Refusal> {
         let found = self.repository().find(model, version)?;
         let metadata = &*found.entry.metadata;
-        Ok(description(metadata, |spec| metadata.shape_of(spec)))
+        Ok(description(&found.entry, |spec| metadata.shape_of(spec)))
     }
 
     /// Returns a model's configuration. The dimensions exclude the batch.
@@ -166,7 +168,7 @@ impl Front {
         let dims = |spec: &TensorSpec| {
             spec.dims.iter().map(|dim| dim.map_or(-1, |dim| dim as i64)).collect()
         };
-        Ok(description(&found.entry.metadata, dims))
+        Ok(description(&found.entry, dims))
     }
 
     /// Returns the statistics of one version of a model, of all its versions, or of all models if `model` is `None`.
@@ -241,10 +243,8 @@ impl Front {
     }
 }
 
-fn description(
-    metadata: &ModelMetadata,
-    dims: impl Fn(&TensorSpec) -> Vec<i64>,
-) -> ModelDescription {
+fn description(entry: &ModelEntry, dims: impl Fn(&TensorSpec) -> Vec<i64>) -> ModelDescription {
+    let metadata = &*entry.metadata;
     let tensors = |specs: &[TensorSpec]| {
         let tensor = |spec: &TensorSpec| TensorDescription {
             name: spec.name.clone(),
@@ -258,6 +258,7 @@ fn description(
         versions: metadata.versions.iter().map(u64::to_string).collect(),
         platform: metadata.platform.clone(),
         max_batch_size: metadata.max_batch_size,
+        decoupled: entry.is_decoupled(),
         inputs: tensors(&metadata.inputs),
         outputs: tensors(&metadata.outputs),
     }

@@ -1,14 +1,13 @@
 //! Executes a request: leases its regions, prepares inputs and outputs, calls the model, builds the response.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
 use slipring::error::RegionFault;
 use slipring::region::{Lease, Registry, Unblocked};
 use slipring::{Error, ErrorKind};
-use tokio::task::JoinHandle;
 
+use crate::blocking::{MAX_INLINE, catch_panic, run_blocking, run_blocking_if};
 use crate::budget::Charge;
 use crate::front::Front;
 use crate::inputs::{InputSource, InputTensor, Inputs, RegionFailure, RequestInfo};
@@ -21,25 +20,31 @@ use crate::request::{InferRequest, InferResponse, InputData, RegionWindow, Respo
 use crate::statistics::RequestTimes;
 use crate::validation::{self, ValidRequest};
 
-/// The largest request that an inline model serves on the runtime's own thread. The kernel copies this many bytes in
-/// and out in about 25 µs. A handover to another thread and back costs 20 µs (`docs/triton.md`).
-const MAX_INLINE: usize = 64 << 10;
-
 /// The approximate memory of a request that waits for a thread, without its bytes.
-const QUEUED_REQUEST: u64 = 4 << 10;
+pub(crate) const QUEUED_REQUEST: u64 = 4 << 10;
+
+/// A valid request to a model that is ready.
+pub(crate) struct AcceptedRequest {
+    pub(crate) entry: Arc<ModelEntry>,
+    /// The model's name, as the client wrote it.
+    pub(crate) model: String,
+    pub(crate) version: u64,
+    pub(crate) id: Option<String>,
+    pub(crate) prepared: PreparedRequest,
+}
 
 /// A request together with everything that its model needs.
-struct PreparedRequest {
-    inputs: Inputs,
-    outputs: Outputs,
+pub(crate) struct PreparedRequest {
+    pub(crate) inputs: Inputs,
+    pub(crate) outputs: Outputs,
     /// Bytes of the inputs and of the output windows.
-    len: u64,
-    batch: usize,
-    outcome: RequestOutcome,
+    pub(crate) len: u64,
+    pub(crate) batch: usize,
+    pub(crate) outcome: RequestOutcome,
 }
 
 /// Counts a request once in its model's statistics, however the request ends, also if nobody waits for it.
-struct RequestOutcome {
+pub(crate) struct RequestOutcome {
     model: ModelVersion,
     arrived: Instant,
     is_counted: bool,
@@ -50,7 +55,11 @@ impl RequestOutcome {
         Self { model, arrived, is_counted: false }
     }
 
-    fn succeeded(mut self, (started, ready, computed): (Instant, Instant, Instant), batch: usize) {
+    pub(crate) fn succeeded(
+        mut self,
+        (started, ready, computed): (Instant, Instant, Instant),
+        batch: usize,
+    ) {
         let times = RequestTimes { arrived: self.arrived, started, ready, computed };
         self.model.statistics().succeeded(times, batch);
         self.is_counted = true;
@@ -81,6 +90,18 @@ impl Front {
         request: InferRequest,
         charge: Charge,
     ) -> Result<InferResponse, Refusal> {
+        let accepted = self.accept(request, charge).await?;
+        let AcceptedRequest { entry, model, version, id, prepared } = accepted;
+        let outputs = compute(&entry, prepared).await?;
+        Ok(InferResponse { model, version: version.to_string(), id, outputs })
+    }
+
+    /// Validates a request and prepares its execution.
+    pub(crate) async fn accept(
+        &self,
+        request: InferRequest,
+        charge: Charge,
+    ) -> Result<AcceptedRequest, Refusal> {
         let found = self.repository().find(&request.model, request.version.as_deref())?;
         let (entry, version) = (found.entry.clone(), found.version);
         let arrived = Instant::now();
@@ -100,8 +121,7 @@ impl Front {
         let outcome = RequestOutcome::start(found, arrived);
         let (model, id) = (std::mem::take(&mut request.model), request.id.clone());
         let prepared = self.prepare(request, leases, checked, charge, outcome);
-        let outputs = compute(&entry, prepared).await?;
-        Ok(InferResponse { model, version: version.to_string(), id, outputs })
+        Ok(AcceptedRequest { entry, model, version, id, prepared })
     }
 
     /// Leases the windows of the inputs, then those of the outputs.
@@ -189,12 +209,15 @@ async fn compute(
                 let _permit = permit;
                 match &*entry.model {
                     AnyModel::Blocking(model) => run(&**model, prepared),
-                    AnyModel::Async(_) => unreachable!("the model has been found to block"),
+                    AnyModel::Async(_) | AnyModel::Decoupled(_) => {
+                        unreachable!("the model has been found to block")
+                    }
                 }
             })
             .await
         }
         AnyModel::Async(model) => run_async(&**model, prepared).await,
+        AnyModel::Decoupled(_) => Err(Refusal::decoupled("Front::infer")),
     }
 }
 
@@ -246,31 +269,6 @@ fn panic_error(outputs: &Outputs) -> ModelError {
     Refusal::model_panicked(&outputs.metadata.name).into()
 }
 
-/// Runs long work on a blocking thread. Work whose caller goes before it starts is never run.
-pub(crate) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let mut working = AbortOnDrop(tokio::task::spawn_blocking(work));
-    let done = (&mut working.0).await;
-    done.unwrap_or_else(|_| Err(Refusal::unavailable("the request was stopped")))
-}
-
-/// Runs the work on a blocking thread if it is long, else here.
-async fn run_blocking_if<T: Send + 'static>(
-    is_long: bool,
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    if is_long { run_blocking(work).await } else { work() }
-}
-
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Returns the result of the request. A failure of the client's memory comes before the model's own answer.
 fn outcome_of(
     inputs: &Inputs,
@@ -279,27 +277,12 @@ fn outcome_of(
 ) -> Result<(), Refusal> {
     let failure = &inputs.failure;
     if inputs.in_place && failure.get().is_none() {
-        // A cut inside of a page raises no signal, so each region is asked once for its length.
-        let leases = || inputs.leases().chain(outputs.leases()).enumerate();
-        for (at, lease) in leases() {
-            let mut others = leases().filter(|(other, _)| *other != at);
-            let covered = others.any(|(other, behind)| {
-                behind.ends_behind(lease) && (other < at || !lease.ends_behind(behind))
-            });
-            if !covered && let Err(error) = lease.holds() {
-                failure.record(lease, &error);
-            }
-        }
+        failure.check_whole(|| inputs.leases().chain(outputs.leases()));
     }
     match failure.get() {
         Some(refusal) => Err(refusal.clone()),
         None => Ok(answer?),
     }
-}
-
-/// Returns what `call` returns, or `Err` if it panics.
-fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, ()> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(drop)
 }
 
 /// A future that resolves to `Err` if the inner future panics.

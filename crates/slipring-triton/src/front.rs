@@ -8,7 +8,7 @@ use slipring::region::{Registry, SigbusGuard};
 use crate::budget::{Budget, Charge};
 use crate::error::BuildError;
 use crate::limits::Limits;
-use crate::model::{AsyncModel, Model};
+use crate::model::{AsyncModel, DecoupledModel, Model};
 use crate::model_control::ModelControl;
 use crate::model_repository::ModelRepository;
 use crate::repository::{AnyModel, Repository};
@@ -133,6 +133,12 @@ impl FrontBuilder {
     /// Adds a model that waits for something else.
     pub fn async_model(mut self, model: impl AsyncModel) -> Self {
         self.models.push(AnyModel::Async(Arc::new(model)));
+        self
+    }
+
+    /// Adds a model that answers a request with any number of responses.
+    pub fn decoupled_model(mut self, model: impl DecoupledModel) -> Self {
+        self.models.push(AnyModel::Decoupled(Arc::new(model)));
         self
     }
 

@@ -33,6 +33,22 @@ impl RegionFailure {
         self.0.get()
     }
 
+    /// Records a failure if a region is shorter than a lease of it.
+    ///
+    /// A cut inside of a page raises no signal, so each region is asked once for its length.
+    pub(crate) fn check_whole<'a, L: Iterator<Item = &'a Lease>>(&self, leases: impl Fn() -> L) {
+        let leases = || leases().enumerate();
+        for (at, lease) in leases() {
+            let mut others = leases().filter(|(other, _)| *other != at);
+            let covered = others.any(|(other, behind)| {
+                behind.ends_behind(lease) && (other < at || !lease.ends_behind(behind))
+            });
+            if !covered && let Err(error) = lease.holds() {
+                self.record(lease, &error);
+            }
+        }
+    }
+
     /// Keeps the first failure.
     pub(crate) fn record(&self, lease: &Lease, error: &Error) -> ModelError {
         let refusal = access_refusal(lease.name(), error);

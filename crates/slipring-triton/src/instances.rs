@@ -39,7 +39,7 @@ impl Instances {
         }
         let _waiting = Waiting::join(self, model)?;
         let permit = self.free.clone().acquire_owned().await;
-        permit.map_err(|_| Refusal::unavailable("the request was stopped"))
+        permit.map_err(|_| Refusal::stopped())
     }
 }
 

@@ -50,9 +50,11 @@
 //! # }
 //! ```
 
+mod blocking;
 mod budget;
 mod classification;
 mod connections;
+mod decoupled;
 mod description;
 mod descriptors;
 mod error;
@@ -82,6 +84,7 @@ mod patience;
 mod refusal;
 mod repository;
 mod request;
+mod responses;
 mod server;
 mod shared_memory;
 mod shutdown;
@@ -102,7 +105,7 @@ pub use inputs::{Input, Inputs};
 pub use limits::Limits;
 pub use load_parameters::LoadParameters;
 pub use metadata::{DTYPES, ModelMetadata, TensorSpec};
-pub use model::{AsyncModel, Inferring, Model};
+pub use model::{AsyncModel, DecoupledModel, Inferring, Model};
 pub use model_error::ModelError;
 pub use model_repository::{LoadedModel, ModelRepository};
 pub use outputs::{Output, Outputs};
@@ -112,6 +115,7 @@ pub use request::{
     InferRequest, InferResponse, InputData, Parameter, RegionWindow, RequestInput, RequestedOutput,
     ResponseOutput,
 };
+pub use responses::Responses;
 pub use server::{Bound, Protocol, Server};
 pub use shared_memory::{CudaRegion, OpenGpu, SharedMemory, SystemRegion};
 pub use statistics::{BatchStatistics, Counts, Tally};

@@ -136,8 +136,9 @@ impl ModelMetadata {
         self
     }
 
-    /// Sets how many calls of [`Model::infer`](crate::Model::infer) run at once on blocking threads, at least 1. The
-    /// default is 32, so that one slow model leaves most of the 512 blocking threads of a tokio runtime to others.
+    /// Sets how many calls of [`Model::infer`](crate::Model::infer) run at once on blocking threads, or how many requests
+    /// to a [`DecoupledModel`](crate::DecoupledModel) are in progress at once, at least 1. The default is 32, so that one
+    /// slow model leaves most of the 512 blocking threads of a tokio runtime to others.
     pub fn instances(mut self, instances: usize) -> Self {
         self.instances = instances.max(1);
         self

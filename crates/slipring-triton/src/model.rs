@@ -7,6 +7,7 @@ use crate::inputs::Inputs;
 use crate::metadata::ModelMetadata;
 use crate::model_error::ModelError;
 use crate::outputs::Outputs;
+use crate::responses::Responses;
 
 /// A model that computes on the thread that calls it.
 ///
@@ -90,4 +91,64 @@ pub trait AsyncModel: Send + Sync + 'static {
     /// Reads the inputs and writes the outputs, as [`Model::infer`], on a thread of the runtime that it must not
     /// block. The front drops the future when the client goes away.
     fn infer<'a>(&'a self, inputs: &'a Inputs, outputs: &'a mut Outputs) -> Inferring<'a>;
+}
+
+/// A model that answers a request with none, one or many responses, each as soon as it has it.
+///
+/// Clients reach it over the streams of gRPC alone (`ModelStreamInfer`). ModelInfer and HTTP refuse it.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::DType;
+/// use slipring_triton::{DecoupledModel, Front, Inputs, ModelError, ModelMetadata, Responses, TensorSpec};
+///
+/// /// Counts from 0 to `N`, one response each.
+/// struct Count(ModelMetadata);
+///
+/// impl DecoupledModel for Count {
+///     fn metadata(&self) -> &ModelMetadata {
+///         &self.0
+///     }
+///
+///     fn infer(&self, inputs: Inputs, responses: Responses) -> Result<(), ModelError> {
+///         let n = inputs.input("N")?.elements::<u32>()?[0];
+///         for number in 0..n {
+///             let mut outputs = responses.outputs();
+///             outputs.output("NUMBER", [1])?.write(&[number])?;
+///             // Waits while the client does not read. An error: the client has gone.
+///             responses.blocking_send(outputs)?;
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// # fn main() -> Result<(), slipring_triton::BuildError> {
+/// let tensor = |name| TensorSpec::new(name, DType::Uint32, [Some(1)]);
+/// let metadata = ModelMetadata::new("count").input(tensor("N")).output(tensor("NUMBER"));
+/// let front = Front::builder().decoupled_model(Count(metadata)).build()?;
+/// assert!(front.model_config("count", None).unwrap().decoupled);
+/// # Ok(())
+/// # }
+/// ```
+pub trait DecoupledModel: Send + Sync + 'static {
+    /// Returns the model's description, as [`Model::metadata`].
+    fn metadata(&self) -> &ModelMetadata;
+
+    /// Returns whether the model takes requests now.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Reads the inputs and sends the responses, on a blocking thread of the runtime.
+    ///
+    /// The model may send from here, or hand `responses` to another thread or task and return. The request ends once
+    /// this method has returned and `responses` is dropped; until then it occupies one of the model's
+    /// [`instances`](ModelMetadata::instances). An [`inline`](ModelMetadata::inline) model runs on a thread of the
+    /// runtime if the request is small, and must then neither wait nor call [`Responses::blocking_send`] in here.
+    ///
+    /// # Errors
+    ///
+    /// The error that the client receives after the responses. A panic fails the request alone.
+    fn infer(&self, inputs: Inputs, responses: Responses) -> Result<(), ModelError>;
 }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use crate::blocking::run_blocking;
 use crate::budget::Charge;
 use crate::description::IndexEntry;
-use crate::execution::run_blocking;
 use crate::front::Front;
 use crate::load_parameters::{LoadParameters, check_name};
 use crate::model_repository::ModelRepository;

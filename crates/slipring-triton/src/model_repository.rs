@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::load_parameters::LoadParameters;
-use crate::model::{AsyncModel, Model};
+use crate::model::{AsyncModel, DecoupledModel, Model};
 use crate::model_error::ModelError;
 use crate::repository::AnyModel;
 
@@ -19,6 +19,11 @@ impl LoadedModel {
     /// Returns a model that waits for something else.
     pub fn async_model(model: impl AsyncModel) -> Self {
         Self(AnyModel::Async(Arc::new(model)))
+    }
+
+    /// Returns a model that answers a request with any number of responses.
+    pub fn decoupled_model(model: impl DecoupledModel) -> Self {
+        Self(AnyModel::Decoupled(Arc::new(model)))
     }
 }
 

@@ -43,7 +43,19 @@ pub(crate) struct OutputSlot {
     pub(crate) classification: Option<usize>,
 }
 
-/// The outputs of a request.
+impl OutputSlot {
+    /// Returns the same slot without bytes.
+    fn unwritten(&self) -> Self {
+        let to = match &self.to {
+            OutputTarget::Inline(_) => OutputTarget::Inline(Vec::new()),
+            OutputTarget::Region(lease) => OutputTarget::Region(lease.clone()),
+            OutputTarget::Nowhere => OutputTarget::Nowhere,
+        };
+        Self { spec: self.spec, to, shape: None, classification: self.classification }
+    }
+}
+
+/// The outputs of a request, or of one response of a decoupled model.
 pub struct Outputs {
     pub(crate) metadata: Arc<ModelMetadata>,
     /// The outputs that the client asks for, in its order.
@@ -180,6 +192,19 @@ impl Outputs {
         let dtype = described.dtype;
         let (in_place, failure, charge) = (self.in_place, &*self.failure, &self.charge);
         Ok(Output { slot, dtype, shape, len, in_place, failure, charge })
+    }
+
+    /// Returns the same outputs, unwritten, with another charge.
+    pub(crate) fn another(&self, charge: Charge) -> Self {
+        let slots = self.slots.iter().map(OutputSlot::unwritten).collect();
+        let (metadata, failure) = (self.metadata.clone(), self.failure.clone());
+        let (unwanted, in_place, most) = (self.unwanted.unwritten(), self.in_place, self.most);
+        Self { metadata, slots, unwanted, in_place, failure, charge, left: most, most }
+    }
+
+    /// Forgets the outputs that the model has not obtained, so that the response lacks them.
+    pub(crate) fn leave_out_missing(&mut self) {
+        self.slots.retain(|slot| slot.shape.is_some());
     }
 
     /// Returns the leases of the outputs in regions.

@@ -289,6 +289,16 @@ impl Refusal {
         Self::unavailable(format!("Model '{model}' is not ready"))
     }
 
+    /// Builds the refusal of one response by `caller`, which takes no more than that.
+    pub(crate) fn decoupled(caller: &str) -> Self {
+        let text = format!("{caller} doesn't support models with decoupled transaction policy");
+        Self::new(RefusalKind::Unsupported, text)
+    }
+
+    pub(crate) fn stopped() -> Self {
+        Self::unavailable("the request was stopped")
+    }
+
     pub(crate) fn unknown_output(output: &str, model: &str) -> Self {
         Self::invalid(format!("unexpected inference output '{output}' for model '{model}'"))
     }

@@ -16,15 +16,16 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 use crate::held_model::HeldModel;
 use crate::instances::Instances;
 use crate::metadata::ModelMetadata;
-use crate::model::{AsyncModel, Model};
+use crate::model::{AsyncModel, DecoupledModel, Model};
 use crate::refusal::Refusal;
 use crate::statistics::Statistics;
 
-/// A model of either kind.
+/// A model of any kind.
 #[derive(Clone)]
 pub(crate) enum AnyModel {
     Blocking(Arc<dyn Model>),
     Async(Arc<dyn AsyncModel>),
+    Decoupled(Arc<dyn DecoupledModel>),
 }
 
 /// A model and its statistics.
@@ -41,6 +42,7 @@ impl ModelEntry {
         let metadata = match &model {
             AnyModel::Blocking(model) => model.metadata(),
             AnyModel::Async(model) => model.metadata(),
+            AnyModel::Decoupled(model) => model.metadata(),
         };
         let mut metadata = metadata.clone();
         metadata.versions.sort_unstable();
@@ -55,7 +57,13 @@ impl ModelEntry {
         match &*self.model {
             AnyModel::Blocking(model) => model.is_ready(),
             AnyModel::Async(model) => model.is_ready(),
+            AnyModel::Decoupled(model) => model.is_ready(),
         }
+    }
+
+    /// Returns whether a request may have other than one response.
+    pub(crate) fn is_decoupled(&self) -> bool {
+        matches!(*self.model, AnyModel::Decoupled(_))
     }
 
     /// Returns the statistics of all versions.

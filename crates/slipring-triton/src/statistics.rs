@@ -38,7 +38,7 @@ pub struct Counts {
     pub last_inference: u64,
     /// Batch elements: a request with a batch of 8 counts 8.
     pub inference_count: u64,
-    /// Executions: each request counts 1.
+    /// Executions: each request counts 1, however many responses it has.
     pub execution_count: u64,
     /// Requests that succeeded, from arrival to response.
     pub success: Tally,

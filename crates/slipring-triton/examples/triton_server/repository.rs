@@ -2,8 +2,8 @@
 
 use slipring::{DType, Shape};
 use slipring_triton::{
-    Inputs, LoadParameters, LoadedModel, Model, ModelError, ModelMetadata, ModelRepository,
-    Outputs, TensorSpec,
+    DecoupledModel, Inputs, LoadParameters, LoadedModel, Model, ModelError, ModelMetadata,
+    ModelRepository, Outputs, TensorSpec,
 };
 
 use crate::models;
@@ -16,12 +16,19 @@ pub struct Reference;
 
 impl ModelRepository for Reference {
     fn index(&self) -> Vec<String> {
-        models::all().iter().map(|model| model.metadata().name().to_owned()).collect()
+        let repeat = models::repeat();
+        let mut names = vec![repeat.metadata().name().to_owned()];
+        names.extend(models::all().iter().map(|model| model.metadata().name().to_owned()));
+        names
     }
 
     fn load(&self, name: &str, parameters: LoadParameters) -> Result<LoadedModel, ModelError> {
         if let Some((_, bytes)) = parameters.files().find(|(path, _)| *path == FILE) {
             return Ok(LoadedModel::model(Constant::new(name, bytes)));
+        }
+        let repeat = models::repeat();
+        if name == repeat.metadata().name() {
+            return Ok(LoadedModel::decoupled_model(repeat));
         }
         let mut all = models::all().into_iter();
         let model = all.find(|model| model.metadata().name() == name);

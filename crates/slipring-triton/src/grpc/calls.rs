@@ -4,8 +4,8 @@ use futures_util::stream::BoxStream;
 use prost::Message;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
+use crate::blocking::run_blocking;
 use crate::budget::Charge;
-use crate::execution::run_blocking;
 use crate::front::Front;
 use crate::grpc::generated::health::health_check_response::ServingStatus;
 use crate::grpc::generated::health::health_server::Health;
@@ -17,6 +17,7 @@ use crate::grpc::generated::inference::{
 use crate::grpc::{control, request, response, stream};
 use crate::idle::Activity;
 use crate::refusal::Refusal;
+use crate::request::{InferRequest, InferResponse};
 use crate::shutdown::Shutdown;
 
 /// Elements and string bytes of typed contents that are converted on the runtime's own thread.
@@ -47,32 +48,47 @@ impl Calls {
         extensions.get().cloned().unwrap_or_else(|| self.front.charge())
     }
 
-    /// Executes a request, which came by this connection.
+    /// Executes a request.
     pub(super) async fn infer(
         &self,
         message: ModelInferRequest,
         charge: Charge,
-        connection: Option<&Activity>,
     ) -> Result<ModelInferResponse, Refusal> {
-        if let Some(connection) = connection {
-            connection.begin_call().await;
-        }
         // An unknown model is reported before any other fault of the request.
-        self.front.repository().find(&message.model_name, Some(&message.model_version))?;
-        let request = match request::conversion_len(&message) {
-            ..=CONVERTED_INLINE => request::decode(message)?,
-            _ => run_blocking(move || request::decode(message)).await?,
-        };
+        if self.is_decoupled(&message)? {
+            return Err(Refusal::decoupled("ModelInfer RPC"));
+        }
+        let request = decode(message).await?;
         let response = self.front.infer_charged(request, charge.clone()).await?;
+        let response = self.encode(response)?;
+        charge.add(response.encoded_len() as u64)?;
+        Ok(response)
+    }
+
+    /// Returns whether the model of a request is decoupled.
+    pub(super) fn is_decoupled(&self, message: &ModelInferRequest) -> Result<bool, Refusal> {
+        let (model, version) = (&message.model_name, &message.model_version);
+        Ok(self.front.repository().find(model, Some(version))?.entry.is_decoupled())
+    }
+
+    /// Converts a response, and checks that it can be encoded.
+    pub(super) fn encode(&self, response: InferResponse) -> Result<ModelInferResponse, Refusal> {
         let response = response::infer(response);
         // tonic encodes the response as a whole, and aborts if it gets no memory. This check comes first.
         let len = response.encoded_len();
         if len as u64 > self.front.limits().response_bytes {
             return Err(Refusal::response_too_long(self.front.limits().response_bytes));
         }
-        charge.add(len as u64)?;
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
         Ok(response)
+    }
+}
+
+/// Converts a request, on a blocking thread if that takes long.
+pub(super) async fn decode(message: ModelInferRequest) -> Result<InferRequest, Refusal> {
+    match request::conversion_len(&message) {
+        ..=CONVERTED_INLINE => request::decode(message),
+        _ => run_blocking(move || request::decode(message)).await,
     }
 }
 
@@ -129,8 +145,9 @@ impl GrpcInferenceService for Calls {
         let connection: Option<Activity> = request.extensions().get().cloned();
         if let Some(connection) = &connection {
             connection.pause();
+            connection.begin_call().await;
         }
-        Ok(Response::new(self.infer(request.into_inner(), charge, connection.as_ref()).await?))
+        Ok(Response::new(self.infer(request.into_inner(), charge).await?))
     }
 
     type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;

@@ -13,11 +13,13 @@
 //! 3. Raw contents are slices of their message, without a copy.
 //! 4. A status carries the text of a refusal, shortened to what clients accept in headers.
 
+mod answer;
 mod calls;
 mod codec;
 mod connections;
 mod contents;
 mod control;
+mod decoupled;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
 mod generated;

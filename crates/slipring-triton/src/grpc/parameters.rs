@@ -12,20 +12,30 @@ const OFFSET: &str = "shared_memory_offset";
 const SIZE: &str = "shared_memory_byte_size";
 const CLASSIFICATION: &str = "classification";
 
-/// The one reserved name that a client may send. It asks that the last response of a stream is marked.
-const FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
+/// The one reserved name that a client may send. It asks for an empty last response, if the model has not marked one.
+const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 pub(super) type Parameters = BTreeMap<String, InferParameter>;
 
 /// Returns the parameters for the model. Names that only the server may use are refused.
 pub(super) fn of_request(parameters: Parameters) -> Result<BTreeMap<String, Parameter>, Refusal> {
-    let told = parameters.into_iter().filter(|(name, _)| name != FINAL_RESPONSE);
+    wants_empty_final(&parameters)?;
+    let told = parameters.into_iter().filter(|(name, _)| name != EMPTY_FINAL);
     let told = told.map(|(name, parameter)| match parameter.parameter_choice {
         _ if name.starts_with("triton_") => Err(Refusal::reserved_parameter(&name)),
         Some(choice) => Ok(Some((name, value(choice)))),
         None => Ok(None),
     });
     told.filter_map(Result::transpose).collect()
+}
+
+/// Returns whether the client asks for an empty last response.
+pub(super) fn wants_empty_final(parameters: &Parameters) -> Result<bool, Refusal> {
+    match parameters.get(EMPTY_FINAL).map(choice) {
+        None => Ok(false),
+        Some(Some(ParameterChoice::BoolParam(wanted))) => Ok(*wanted),
+        Some(_) => Err(Refusal::empty_final(EMPTY_FINAL)),
+    }
 }
 
 fn value(choice: ParameterChoice) -> Parameter {
@@ -128,8 +138,11 @@ mod tests {
     fn one_reserved_name_may_be_sent() {
         let yes = ParameterChoice::BoolParam(true);
         let told =
-            of_request(parameters(&[(FINAL_RESPONSE, yes.clone()), ("t", yes.clone())])).unwrap();
+            of_request(parameters(&[(EMPTY_FINAL, yes.clone()), ("t", yes.clone())])).unwrap();
         assert_eq!(told, BTreeMap::from([("t".to_owned(), Parameter::Bool(true))]));
         assert!(of_request(parameters(&[("triton_", yes)])).is_err());
+        let number = parameters(&[(EMPTY_FINAL, ParameterChoice::Int64Param(1))]);
+        let text = "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.";
+        assert_eq!(of_request(number).unwrap_err().text(), text);
     }
 }

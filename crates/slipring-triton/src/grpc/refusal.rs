@@ -14,6 +14,12 @@ impl Refusal {
         ))
     }
 
+    pub(super) fn empty_final(parameter: &str) -> Self {
+        Self::invalid(format!(
+            "invalid value type for '{parameter}' parameter, expected bool_param."
+        ))
+    }
+
     pub(super) fn classification_parameter() -> Self {
         Self::invalid("invalid value type for 'classification' parameter, expected int64_param")
     }

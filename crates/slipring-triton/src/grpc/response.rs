@@ -76,8 +76,9 @@ pub(super) fn config(model: ModelDescription) -> proto::ModelConfigResponse {
         max_batch_size: i32::try_from(model.max_batch_size).unwrap_or(i32::MAX),
         input: input.collect(),
         output: output.collect(),
-        // Each request has one response.
-        model_transaction_policy: Some(proto::ModelTransactionPolicy { decoupled: false }),
+        model_transaction_policy: Some(proto::ModelTransactionPolicy {
+            decoupled: model.decoupled,
+        }),
     };
     proto::ModelConfigResponse { config: Some(config) }
 }

@@ -5,8 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body::Body;
 
+use crate::blocking::run_blocking;
 use crate::budget::Charge;
-use crate::execution::run_blocking;
 use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::infer_json::string;

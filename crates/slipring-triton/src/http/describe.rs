@@ -40,6 +40,7 @@ pub(super) fn config(model: &ModelDescription) -> Value {
         "max_batch_size": model.max_batch_size,
         "input": all(&model.inputs, tensor),
         "output": all(&model.outputs, tensor),
+        "model_transaction_policy": { "decoupled": model.decoupled },
         "instance_group": [],
         "optimization": {},
         "parameters": {},

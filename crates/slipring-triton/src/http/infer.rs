@@ -9,7 +9,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use serde_core::Serialize;
 use slipring::DType;
 
-use crate::execution::run_blocking;
+use crate::blocking::run_blocking;
 use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::buffer::{BoundedBuffer, BufferLimit, refusal};
@@ -40,8 +40,13 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     headers: &HeaderMap,
     body: &mut Reader<B>,
 ) -> Result<Reply, Refusal> {
+    let found = front.repository().find(model, version)?;
+    if found.entry.is_decoupled() {
+        return Err(Refusal::decoupled("HTTP end point"));
+    }
+    let metadata = found.entry.metadata.clone();
     // A body that comes slowly does not hold the model, which may be unloaded.
-    let metadata = front.repository().find(model, version)?.entry.metadata.clone();
+    drop(found);
     let metadata = &*metadata;
     let json_part = match header_length(headers, body).await? {
         Some(0) => raw_json(metadata, body, front.limits().request_bytes).await?,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body::Body;
 use serde_json::json;
 
-use crate::execution::run_blocking;
+use crate::blocking::run_blocking;
 use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::infer_json::{string, unsigned};

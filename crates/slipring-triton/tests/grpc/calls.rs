@@ -55,7 +55,7 @@ fn the_server_and_its_models_tell_what_they_are() {
         assert_eq!(config.output[1].data_type(), DataType::TypeInt32);
         let index = client.repository_index(RepositoryIndexRequest::default()).await;
         let models = index.unwrap().into_inner().models;
-        assert_eq!(models.len(), 9 + 14);
+        assert_eq!(models.len(), 10 + 14);
         assert!(models.iter().all(|model| (&*model.version, &*model.state) == ("1", "READY")));
     });
 }
@@ -323,7 +323,7 @@ fn statistics_grow() {
         assert_eq!((success.count, fail.count, success.ns > 0), (3, 0, true));
         assert_eq!(stats.batch_stats[0].batch_size, 4);
         let all = client.model_statistics(ModelStatisticsRequest::default()).await;
-        assert_eq!(all.unwrap().into_inner().model_stats.len(), 9 + 14);
+        assert_eq!(all.unwrap().into_inner().model_stats.len(), 10 + 14);
     });
 }
 

@@ -2,6 +2,10 @@
 
 mod calls;
 mod classification;
+mod decoupled;
+mod decoupled_limits;
+#[path = "../served/decoupled.rs"]
+mod decoupled_served;
 mod errors;
 #[path = "../served/grpc.rs"]
 mod grpc_served;

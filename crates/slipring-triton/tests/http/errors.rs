@@ -58,6 +58,17 @@ fn regions_that_are_not_there_or_too_small() {
 }
 
 #[test]
+fn a_decoupled_model_has_no_responses_over_http() {
+    let served = Served::new();
+    let mut client = served.client();
+    let text = "HTTP end point doesn't support models with decoupled transaction policy";
+    for body in ["", "{", &request(&[tensor("IN", "INT32", "[1]", r#""data":[1]"#)], &[])] {
+        client.call("POST", "/v2/models/repeat_int32/infer", body).is_error(501, text);
+        goes_on(&mut client);
+    }
+}
+
+#[test]
 fn sizes_unlike_the_shape() {
     let served = Served::new();
     let _object = served.region("r", 128);

@@ -51,12 +51,16 @@ fn the_server_and_its_models_tell_what_they_are() {
     let input = serde_json::json!({"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [16]});
     assert_eq!(config["input"][0], input);
     assert_eq!(served.get("/v2/models/identity_1d_fp32/config").ok()["max_batch_size"], 0);
+    for (name, is) in [("simple", false), ("repeat_int32", true)] {
+        let config = served.get(&format!("/v2/models/{name}/config")).ok();
+        assert_eq!(config["model_transaction_policy"]["decoupled"], is, "{name}");
+    }
 
     let index = served.post("/v2/repository/index", "").ok();
     let simple = index.as_array().unwrap().iter().find(|entry| entry["name"] == "simple").unwrap();
     assert_eq!((&simple["version"], &simple["state"]), (&"1".into(), &"READY".into()));
     assert_eq!(served.post("/v2/repository/index", r#"{"ready":true}"#).ok(), index);
-    assert_eq!(index.as_array().unwrap().len(), 9 + 14);
+    assert_eq!(index.as_array().unwrap().len(), 10 + 14);
 }
 
 #[test]
@@ -106,7 +110,7 @@ fn statistics_count() {
     assert!(stats["last_inference"].as_u64().unwrap() > 1_700_000_000_000);
     let sizes: Vec<_> = stats["batch_stats"].as_array().unwrap().iter().collect();
     assert_eq!((sizes.len(), &sizes[1]["batch_size"]), (2, &5.into()));
-    assert_eq!(of("/v2/models/stats").as_array().unwrap().len(), 9 + 14);
+    assert_eq!(of("/v2/models/stats").as_array().unwrap().len(), 10 + 14);
     served.get("/v2/models/none/stats").has_error(404, "unknown model");
 }
 

@@ -71,6 +71,14 @@ impl Served {
         done.expect("an answer in time")
     }
 
+    /// Runs a future beside the test.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.as_ref().unwrap().spawn(future)
+    }
+
     pub fn channel(&self) -> Channel {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
         self.run(endpoint.connect()).unwrap()
@@ -81,6 +89,12 @@ impl Served {
         client
             .max_decoding_message_size(i32::MAX as usize)
             .max_encoding_message_size(i32::MAX as usize)
+    }
+
+    /// Returns a client whose connection nobody else uses.
+    pub async fn client_of_its_own(&self) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        Client::new(endpoint.connect().await.unwrap())
     }
 
     pub fn health(&self) -> HealthClient<Channel> {

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod identity;
+mod repeat;
 
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use slipring_triton::{DTYPES, FrontBuilder, Model};
 
 use arithmetic::{Decimal, Simple};
 use identity::Identity;
+use repeat::Repeat;
 
 /// The sleep of the slow model before it reads its input.
 pub const SLEEP: Duration = Duration::from_millis(1500);
 
-/// Returns all models.
+/// Returns all models of one response to a request.
 pub fn all() -> Vec<Box<dyn Model>> {
     let mut all: Vec<Box<dyn Model>> = vec![
         Box::new(Simple::<i32>::new("simple")),
@@ -34,7 +36,13 @@ pub fn all() -> Vec<Box<dyn Model>> {
     all
 }
 
+/// Returns the model of many responses to a request.
+pub fn repeat() -> Repeat {
+    Repeat::new("repeat_int32")
+}
+
 /// Adds all models.
 pub fn add_all(builder: FrontBuilder) -> FrontBuilder {
-    all().into_iter().fold(builder, |builder, model| builder.model(model))
+    let builder = all().into_iter().fold(builder, |builder, model| builder.model(model));
+    builder.decoupled_model(repeat())
 }
