@@ -10,6 +10,7 @@ REFERENCE = (
     ["simple", "simple_string", "simple_int8", "simple_identity"]
     + [f"identity_{datatype.lower()}" for datatype in SAMPLES]
     + ["identity_1d_fp32", "identity_2d_fp32", "identity_scalar_bytes", "identity_multi_fp32", "identity_slow_int32"]
+    + ["repeat_int32"]
 )
 
 
