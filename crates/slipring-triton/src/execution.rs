@@ -168,7 +168,7 @@ impl Front {
         for (spec, at) in checked.outputs {
             let window = at.and_then(|at| request.outputs[at].region.as_ref());
             let to = match window {
-                None => OutputTarget::Inline(Vec::new()),
+                None => OutputTarget::Inline(None),
                 Some(window) => {
                     len = len.saturating_add(window.len);
                     OutputTarget::Region(next())

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes as Owned;
 use slipring::message::BytesMut;
 use slipring::region::Lease;
 use slipring::tensor::Element;
@@ -15,9 +14,9 @@ use crate::classification::Classification;
 use crate::inputs::{Input, RegionFailure, is_on_gpu};
 use crate::metadata::ModelMetadata;
 use crate::model_error::ModelError;
+use crate::pages::Pages;
 use crate::refusal::Refusal;
 use crate::request::ResponseOutput;
-use crate::strings::zeros;
 
 /// Bytes of a BYTES output written at a time.
 const WRITTEN_AT_A_TIME: usize = 64 << 10;
@@ -25,7 +24,8 @@ const WRITTEN_AT_A_TIME: usize = 64 << 10;
 /// The destination of an output.
 #[derive(Debug)]
 pub(crate) enum OutputTarget {
-    Inline(Vec<u8>),
+    /// `None` until the model has obtained the output.
+    Inline(Option<Pages>),
     Region(Lease),
     /// The client has not asked for the output.
     Nowhere,
@@ -174,13 +174,17 @@ impl Outputs {
             None => &mut self.unwanted,
         };
         match &mut slot.to {
-            OutputTarget::Inline(bytes) => {
-                bytes.clear();
-                let more = len.saturating_sub(bytes.capacity()) as u64;
-                let left = self.left.checked_sub(more);
+            OutputTarget::Inline(buffer) => {
+                if let Some(before) = buffer.take() {
+                    let len = before.len() as u64;
+                    drop(before);
+                    self.charge.release(len);
+                    self.left += len;
+                }
+                let left = self.left.checked_sub(len as u64);
                 self.left = left.ok_or_else(|| Refusal::response_too_long(self.most))?;
-                self.charge.add(more)?;
-                bytes.try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+                self.charge.add(len as u64)?;
+                *buffer = Some(Pages::new(len)?);
             }
             OutputTarget::Region(lease) if lease.len() < len as u64 => {
                 let refusal = Refusal::window_too_small(&described.name, lease.len(), len);
@@ -215,14 +219,10 @@ impl Outputs {
         })
     }
 
-    /// Returns the bytes that [`finish`](Self::finish) fills with 0 or classifies.
+    /// Returns the bytes that [`finish`](Self::finish) classifies.
     pub(crate) fn unfinished(&self) -> usize {
-        let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
-            (_, Some((_, len))) if slot.classification.is_some() => len,
-            (OutputTarget::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
-            _ => 0,
-        });
-        rests.sum()
+        let classified = self.slots.iter().filter(|slot| slot.classification.is_some());
+        classified.filter_map(|slot| slot.shape.map(|(_, len)| len)).sum()
     }
 
     /// Returns the outputs of the response.
@@ -234,14 +234,9 @@ impl Outputs {
                 return Err(Refusal::output_missing(&spec.name, &metadata.name));
             };
             let data = match slot.to {
-                OutputTarget::Inline(mut bytes) => {
-                    if bytes.is_empty() {
-                        // The model has written nothing: fresh zero pages cost nothing until they are read.
-                        drop(bytes);
-                        bytes = zeros(len)?;
-                    }
-                    bytes.resize(len, 0);
-                    Some(Owned::from(bytes))
+                // What the model has not written is 0.
+                OutputTarget::Inline(buffer) => {
+                    Some(buffer.map(|pages| pages.into_bytes(len)).unwrap_or_default())
                 }
                 OutputTarget::Region(_) | OutputTarget::Nowhere => None,
             };
@@ -332,14 +327,8 @@ impl Output<'_> {
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.len);
         let end = end.ok_or_else(|| ModelError::new("write past the end of an output"))?;
         match &mut self.slot.to {
-            OutputTarget::Inline(buffer) if buffer.len() == offset => {
-                buffer.extend_from_slice(bytes)
-            }
             OutputTarget::Inline(buffer) => {
-                if buffer.len() < end {
-                    buffer.resize(end, 0);
-                }
-                buffer[offset..end].copy_from_slice(bytes);
+                written(buffer)[offset..end].copy_from_slice(bytes);
             }
             OutputTarget::Region(lease) => {
                 let written = if self.in_place && !is_on_gpu(lease) {
@@ -363,10 +352,7 @@ impl Output<'_> {
     pub fn in_place<R>(&mut self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R, ModelError> {
         let (len, in_place) = (self.len, self.in_place);
         match &mut self.slot.to {
-            OutputTarget::Inline(buffer) => {
-                buffer.resize(len, 0);
-                Ok(write(BytesMut::of(buffer)))
-            }
+            OutputTarget::Inline(buffer) => Ok(write(BytesMut::of(written(buffer)))),
             OutputTarget::Region(lease) if (in_place && !is_on_gpu(lease)) || lease.is_sealed() => {
                 let written = lease.in_place_mut(|buffer| write(buffer.slice(0, len)));
                 written.map_err(|error| self.failure.record(lease, &error))
@@ -388,10 +374,7 @@ impl Output<'_> {
     /// Returns the bytes of an output that goes into the response. Unwritten bytes are 0.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match &mut self.slot.to {
-            OutputTarget::Inline(buffer) => {
-                buffer.resize(self.len, 0);
-                Some(buffer)
-            }
+            OutputTarget::Inline(buffer) => Some(written(buffer)),
             OutputTarget::Region(_) | OutputTarget::Nowhere => None,
         }
     }
@@ -412,9 +395,7 @@ impl Output<'_> {
             return self.write_at(0, bytes);
         }
         if let OutputTarget::Inline(buffer) = &mut self.slot.to {
-            *buffer = Vec::new();
-            *buffer = zeros(self.len)?;
-            return input.read_at(0, buffer);
+            return input.read_at(0, written(buffer));
         }
         if let (OutputTarget::Region(to), Some(from)) = (&self.slot.to, input.lease()) {
             return self.across(to, from);
@@ -436,6 +417,11 @@ impl Output<'_> {
     }
 }
 
+/// Returns the bytes of an output that the model has obtained.
+fn written(buffer: &mut Option<Pages>) -> &mut [u8] {
+    buffer.as_mut().map(Pages::as_mut_slice).unwrap_or_default()
+}
+
 /// Runs `act` over private zeros, which are charged meanwhile.
 fn with_scratch<R>(
     charge: &Charge,
@@ -443,7 +429,7 @@ fn with_scratch<R>(
     act: impl FnOnce(&mut [u8]) -> Result<R, ModelError>,
 ) -> Result<R, ModelError> {
     charge.add(len as u64)?;
-    let done = act(&mut zeros(len)?)?;
+    let done = act(Pages::new(len)?.as_mut_slice())?;
     charge.release(len as u64);
     Ok(done)
 }

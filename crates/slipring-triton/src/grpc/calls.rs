@@ -14,7 +14,7 @@ use crate::grpc::generated::inference::grpc_inference_service_server::GrpcInfere
 use crate::grpc::generated::inference::{
     cuda_shared_memory_status_response as cuda, system_shared_memory_status_response as system, *,
 };
-use crate::grpc::{control, request, response, stream};
+use crate::grpc::{control, request, response, stream, tail};
 use crate::idle::Activity;
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InferResponse};
@@ -61,7 +61,9 @@ impl Calls {
         let request = decode(message).await?;
         let response = self.front.infer_charged(request, charge.clone()).await?;
         let response = self.encode(response)?;
-        charge.add(response.encoded_len() as u64)?;
+        if !tail::has_tail(&response) {
+            charge.add(response.encoded_len() as u64)?;
+        }
         Ok(response)
     }
 
@@ -74,12 +76,14 @@ impl Calls {
     /// Converts a response, and checks that it can be encoded.
     pub(super) fn encode(&self, response: InferResponse) -> Result<ModelInferResponse, Refusal> {
         let response = response::infer(response);
-        // tonic encodes the response as a whole, and aborts if it gets no memory. This check comes first.
         let len = response.encoded_len();
         if len as u64 > self.front.limits().response_bytes {
             return Err(Refusal::response_too_long(self.front.limits().response_bytes));
         }
-        Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+        if !tail::has_tail(&response) {
+            // The encoder copies the response, and aborts if it gets no memory. This check comes first.
+            Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+        }
         Ok(response)
     }
 }
@@ -147,7 +151,13 @@ impl GrpcInferenceService for Calls {
             connection.pause();
             connection.begin_call().await;
         }
-        Ok(Response::new(self.infer(request.into_inner(), charge).await?))
+        let answer = self.infer(request.into_inner(), charge).await?;
+        let has_tail = tail::has_tail(&answer);
+        let mut response = Response::new(answer);
+        if has_tail {
+            response.disable_compression();
+        }
+        Ok(response)
     }
 
     type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;

@@ -1,21 +1,40 @@
-//! A codec that checks the decoded size of each protobuf message before it decodes the message.
+//! A codec that checks the decoded size of each protobuf message before it decodes the message, and leaves long tensors
+//! of responses to the body.
 
 use std::marker::PhantomData;
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use prost::Message;
 use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder};
-use tonic_prost::{ProstCodec, ProstEncoder};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use crate::budget::Charge;
 use crate::grpc::generated::health::*;
 use crate::grpc::generated::inference::*;
+use crate::grpc::long_messages::LongMessages;
 use crate::grpc::message_size;
+use crate::grpc::tail::{Tails, WithTail};
 
 tokio::task_local! {
     /// The charge of the current call. Generated code creates the codec, which therefore does not know the call.
     static CHARGE: Charge;
+    /// What passes tonic by in the current call.
+    static BESIDE: BesideTonic;
+}
+
+/// The bytes of a call that pass tonic by: long messages of the client, and long tensors of the server.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BesideTonic {
+    pub(super) messages: LongMessages,
+    pub(super) tails: Tails,
+}
+
+/// Runs the code that creates the codec of a call.
+pub(super) fn with_bytes_beside<F: Future>(
+    beside: BesideTonic,
+    creating: F,
+) -> impl Future<Output = F::Output> {
+    BESIDE.scope(beside, creating)
 }
 
 /// Runs code that decodes messages of a call. Memory beyond the message's own bytes goes to the call's charge.
@@ -78,57 +97,86 @@ const MAX_GROWTH: usize = 4;
 
 /// The codec of the generated code. It writes `T` and reads `U`.
 #[derive(Debug, Clone)]
-pub struct SizeCheckingCodec<T, U>(PhantomData<(T, U)>);
+pub struct SizeCheckingCodec<T, U> {
+    beside: BesideTonic,
+    types: PhantomData<(T, U)>,
+}
 
 impl<T, U> Default for SizeCheckingCodec<T, U> {
     fn default() -> Self {
-        Self(PhantomData)
+        let beside = BESIDE.try_with(Clone::clone).unwrap_or_default();
+        Self { beside, types: PhantomData }
     }
 }
 
 impl<T, U> Codec for SizeCheckingCodec<T, U>
 where
-    T: Message + Send + 'static,
+    T: WithTail + Send + 'static,
     U: Message + Default + DecodedSize + Send + 'static,
 {
     type Encode = T;
     type Decode = U;
-    type Encoder = ProstEncoder<T>;
+    type Encoder = TailEncoder<T>;
     type Decoder = SizeCheckingDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<T, U>::raw_encoder(Default::default())
+        TailEncoder { tails: self.beside.tails.clone(), types: PhantomData }
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        SizeCheckingDecoder(PhantomData)
+        SizeCheckingDecoder { messages: self.beside.messages.clone(), types: PhantomData }
+    }
+}
+
+/// Writes messages of `T` without their tails.
+#[derive(Debug, Clone)]
+pub struct TailEncoder<T> {
+    tails: Tails,
+    types: PhantomData<T>,
+}
+
+impl<T: WithTail> Encoder for TailEncoder<T> {
+    type Item = T;
+    type Error = Status;
+
+    fn encode(&mut self, message: T, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        self.tails.encode(message, to)
     }
 }
 
 /// Reads messages of `U`.
 #[derive(Debug, Clone)]
-pub struct SizeCheckingDecoder<U>(PhantomData<U>);
+pub struct SizeCheckingDecoder<U> {
+    messages: LongMessages,
+    types: PhantomData<U>,
+}
 
 impl<U: Message + Default + DecodedSize> Decoder for SizeCheckingDecoder<U> {
     type Item = U;
     type Error = Status;
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // tonic decodes a message only when all of it lies in one chunk.
-        let bytes = message.chunk();
-        let (size, most) =
-            (U::decoded_size(bytes), ALWAYS_ADMITTED.max(bytes.len().saturating_mul(MAX_GROWTH)));
-        if size > most {
-            let len = bytes.len();
-            let text = format!(
-                "message of {len} bytes takes {size} bytes once decoded, the limit is {most}"
-            );
-            return Err(Status::resource_exhausted(text));
+        match self.messages.pop() {
+            Some(message) => decode(message).map(Some),
+            // tonic decodes a message only when all of it lies in one chunk.
+            None => decode(message.copy_to_bytes(message.remaining())).map(Some),
         }
-        if size > 0 {
-            let charged = CHARGE.try_with(|charge| charge.add(size as u64));
-            charged.unwrap_or(Ok(()))?;
-        }
-        U::decode(message).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
+}
+
+/// Checks and decodes a message.
+fn decode<U: Message + Default + DecodedSize>(bytes: Bytes) -> Result<U, Status> {
+    let (size, most) =
+        (U::decoded_size(&bytes), ALWAYS_ADMITTED.max(bytes.len().saturating_mul(MAX_GROWTH)));
+    if size > most {
+        let len = bytes.len();
+        let text =
+            format!("message of {len} bytes takes {size} bytes once decoded, the limit is {most}");
+        return Err(Status::resource_exhausted(text));
+    }
+    if size > 0 {
+        let charged = CHARGE.try_with(|charge| charge.add(size as u64));
+        charged.unwrap_or(Ok(()))?;
+    }
+    U::decode(bytes).map_err(|error| Status::internal(error.to_string()))
 }

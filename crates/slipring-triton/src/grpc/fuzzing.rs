@@ -11,7 +11,7 @@ use tonic::Streaming;
 use tonic::codec::{Codec, CompressionEncoding};
 
 use crate::fuzzing::{front, run};
-use crate::grpc::codec::{SizeCheckingCodec, with_charge};
+use crate::grpc::codec::{BesideTonic, SizeCheckingCodec, with_bytes_beside, with_charge};
 use crate::grpc::generated::inference::infer_parameter::ParameterChoice;
 use crate::grpc::generated::inference::*;
 use crate::grpc::scatter_gather::ScatterGatherBody;
@@ -54,24 +54,29 @@ pub fn message(input: &[u8]) {
     let coding = codings[usize::from(flags >> 1) % codings.len()];
     let charge = front().charge();
     let is_stream = flags & 8 == 0;
+    let beside = BesideTonic::default();
     let body = ScatterGatherBody::new(
         PieceBody(pieces),
         coding,
         is_stream,
         front().limits(),
         charge.clone(),
+        beside.messages.clone(),
     );
-    let mut codec = SizeCheckingCodec::<ModelInferResponse, ModelInferRequest>::default();
-    run(with_charge(charge, async {
-        let mut messages = Streaming::new_request(codec.decoder(), body, None, Some(longest));
-        while let Ok(Some(message)) = messages.message().await {
-            let Ok(request) = request::decode(message) else { continue };
-            if let Ok(response) = front().infer(request).await {
-                let response = response::infer(response);
-                assert_eq!(response.outputs.len(), response.raw_output_contents.len());
+    run(with_bytes_beside(
+        beside,
+        with_charge(charge, async {
+            let mut codec = SizeCheckingCodec::<ModelInferResponse, ModelInferRequest>::default();
+            let mut messages = Streaming::new_request(codec.decoder(), body, None, Some(longest));
+            while let Ok(Some(message)) = messages.message().await {
+                let Ok(request) = request::decode(message) else { continue };
+                if let Ok(response) = front().infer(request).await {
+                    let response = response::infer(response);
+                    assert_eq!(response.outputs.len(), response.raw_output_contents.len());
+                }
             }
-        }
-    }));
+        }),
+    ));
     assert!(front().charge().add(front().limits().bytes_in_flight).is_ok(), "all is given back");
 }
 

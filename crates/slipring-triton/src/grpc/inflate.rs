@@ -1,20 +1,21 @@
-//! Decompresses a message into chunks of a fixed size, each of which is charged.
+//! Decompresses a message into chunks, each of which is charged before there is memory for it.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead, ErrorKind, Read};
+use std::io::ErrorKind;
 
-use bytes::{Buf, Bytes};
-use flate2::bufread::{GzDecoder, ZlibDecoder};
+use bytes::Bytes;
 use tonic::Status;
 use tonic::codec::CompressionEncoding;
 
 use crate::budget::Charge;
+use crate::decompress::Decompressor;
+use crate::pages::{HUGE, Pages};
 
-/// Bytes of a chunk.
-const CHUNK: usize = 256 << 10;
+/// Bytes of the first chunk. Each further one is as long as all before it, up to a huge page.
+const FIRST: usize = 64 << 10;
 
-/// Compressed bytes, and also plain bytes, after which the task yields: about a millisecond.
-const YIELD_AFTER: usize = 512 << 10;
+/// Compressed bytes, and also plain bytes, after which the task yields: some hundred microseconds.
+const YIELD_AFTER: usize = 128 << 10;
 
 /// Returns the compression that a call names.
 pub(super) fn encoding(name: &[u8]) -> Option<CompressionEncoding> {
@@ -25,73 +26,35 @@ pub(super) fn encoding(name: &[u8]) -> Option<CompressionEncoding> {
     }
 }
 
-/// Compressed bytes. `turn` limits how many the decompressor may read before it yields.
-#[derive(Debug)]
-struct CompressedInput {
-    pieces: VecDeque<Bytes>,
-    turn: usize,
-}
-
-impl BufRead for CompressedInput {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        match self.pieces.front() {
-            // The decompressor resumes here at the next turn.
-            Some(_) if self.turn == 0 => Err(ErrorKind::WouldBlock.into()),
-            Some(piece) => Ok(&piece[..piece.len().min(self.turn)]),
-            None => Ok(&[]),
-        }
-    }
-
-    fn consume(&mut self, len: usize) {
-        self.turn -= len;
-        if let Some(piece) = self.pieces.front_mut() {
-            piece.advance(len);
-            if piece.is_empty() {
-                self.pieces.pop_front();
-            }
-        }
-    }
-}
-
-impl Read for CompressedInput {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let mut there = self.fill_buf()?;
-        let len = there.read(out)?;
-        self.consume(len);
-        Ok(len)
-    }
-}
-
-#[derive(Debug)]
-enum Decoder {
-    Gzip(GzDecoder<CompressedInput>),
-    Deflate(ZlibDecoder<CompressedInput>),
-}
-
 /// A message under decompression.
 #[derive(Debug)]
 pub(super) struct Inflate {
-    decoder: Decoder,
+    decompressor: Decompressor,
     plain: VecDeque<Bytes>,
+    /// Plain bytes, and the bytes of all chunks.
     len: usize,
-    /// The current chunk, and its filled length.
-    chunk: Vec<u8>,
+    held: usize,
+    /// The current chunk, its length and its filled length.
+    chunk: Option<Pages>,
+    room: usize,
     filled: usize,
 }
 
 impl Inflate {
     /// Returns `None` for an unknown compression.
     pub(super) fn new(encoding: CompressionEncoding, coded: VecDeque<Bytes>) -> Option<Self> {
-        let coded = CompressedInput { pieces: coded, turn: 0 };
-        let decoder = match encoding {
-            CompressionEncoding::Gzip => Decoder::Gzip(GzDecoder::new(coded)),
-            CompressionEncoding::Deflate => Decoder::Deflate(ZlibDecoder::new(coded)),
+        let mut decompressor = match encoding {
+            CompressionEncoding::Gzip => Decompressor::gzip(),
+            CompressionEncoding::Deflate => Decompressor::zlib(),
             _ => return None,
         };
-        Some(Self { decoder, plain: VecDeque::new(), len: 0, chunk: Vec::new(), filled: 0 })
+        coded.into_iter().for_each(|piece| decompressor.push(piece));
+        decompressor.complete();
+        let plain = VecDeque::new();
+        Some(Self { decompressor, plain, len: 0, held: 0, chunk: None, room: 0, filled: 0 })
     }
 
-    /// Decompresses one turn, and charges the plain bytes. Returns the plain length once the message is complete.
+    /// Decompresses one turn. Returns the plain length once the message is complete.
     ///
     /// # Errors
     ///
@@ -102,24 +65,18 @@ impl Inflate {
         charge: &Charge,
         too_long: impl Fn(usize) -> Option<Status>,
     ) -> Result<Option<usize>, Status> {
-        match &mut self.decoder {
-            Decoder::Gzip(decoder) => decoder.get_mut().turn = YIELD_AFTER,
-            Decoder::Deflate(decoder) => decoder.get_mut().turn = YIELD_AFTER,
-        }
+        self.decompressor.begin_turn(YIELD_AFTER);
         let before = self.len;
         while self.len - before < YIELD_AFTER {
-            if self.filled == self.chunk.len() {
+            if self.filled == self.room {
                 self.put_aside();
-                self.chunk = vec![0; CHUNK];
+                self.begin_chunk(charge)?;
             }
-            let chunk = &mut self.chunk[self.filled..];
-            let read = match &mut self.decoder {
-                Decoder::Gzip(decoder) => decoder.read(chunk),
-                Decoder::Deflate(decoder) => decoder.read(chunk),
-            };
-            let read = match read {
+            let Some(chunk) = &mut self.chunk else { return Ok(None) };
+            let until = self.room.min(self.filled + YIELD_AFTER);
+            let chunk = &mut chunk.as_mut_slice()[self.filled..until];
+            let read = match self.decompressor.read(chunk) {
                 Ok(0) => {
-                    self.chunk.truncate(self.filled);
                     self.put_aside();
                     return Ok(Some(self.len));
                 }
@@ -127,7 +84,6 @@ impl Inflate {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(_) => return Err(Status::internal("failed to decompress a message")),
             };
-            charge.add(read as u64)?;
             self.filled += read;
             self.len += read;
             if let Some(status) = too_long(self.len) {
@@ -137,17 +93,32 @@ impl Inflate {
         Ok(None)
     }
 
+    /// Returns the bytes of the complete message's chunks.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
     /// Returns the chunks of the complete message.
     pub(super) fn into_plain(self) -> VecDeque<Bytes> {
         self.plain
     }
 
+    /// Charges the next chunk, then takes the memory for it.
+    fn begin_chunk(&mut self, charge: &Charge) -> Result<(), Status> {
+        let room = self.held.clamp(FIRST, HUGE);
+        charge.add(room as u64)?;
+        self.held += room;
+        self.chunk = Some(Pages::huge(room)?);
+        self.room = room;
+        Ok(())
+    }
+
     fn put_aside(&mut self) {
-        let chunk = std::mem::take(&mut self.chunk);
-        if !chunk.is_empty() {
-            // A boxed slice holds no spare capacity.
-            self.plain.push_back(chunk.into_boxed_slice().into());
+        if let Some(chunk) = self.chunk.take()
+            && self.filled > 0
+        {
+            self.plain.push_back(chunk.into_bytes(self.filled));
         }
-        self.filled = 0;
+        (self.room, self.filled) = (0, 0);
     }
 }

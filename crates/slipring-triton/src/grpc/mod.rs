@@ -6,6 +6,9 @@
 //!             inflate                    response ◀─────────────────────────────────┘
 //! ```
 //!
+//! Long messages pass tonic by from `scatter_gather` to `codec` (`long_messages`), and long tensors of responses from `codec`
+//! to `response_body` (`tail`).
+//!
 //! 1. Memory for a message grows with the bytes that arrive, whatever length the message claims. All of it is charged,
 //!    also
 //!    that of the decompressed and the decoded message.
@@ -24,6 +27,7 @@ mod decoupled;
 pub(super) mod fuzzing;
 mod generated;
 mod inflate;
+mod long_messages;
 mod message_size;
 mod parameters;
 mod progress;
@@ -34,6 +38,7 @@ mod response_body;
 mod scatter_gather;
 mod service;
 mod stream;
+mod tail;
 
 pub(super) use connections::serve;
 pub use service::{GrpcHealth, GrpcService};

@@ -9,14 +9,13 @@
 //!
 //! 1. Each arriving byte is charged. The charge is released when the next message of the call begins, or with the last
 //!    holder of the call's [`Charge`].
-//! 2. A plain message above [`SHORT`] is passed on when all of it has arrived.
-//! 3. A compressed message is decompressed step by step when all of it has arrived. Each step is charged. The message
-//!    is
-//!    passed on as plain.
+//! 2. A message above [`SHORT`] is put together in pages of the kernel, and passes tonic by ([`LongMessages`]).
+//! 3. A compressed message is decompressed step by step when all of it has arrived. Each chunk is charged before there
+//!    is memory for it. The message is passed on as plain.
 //! 4. A chunk never spans two messages, and a call of one message receives only one.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -28,16 +27,21 @@ use tonic::codec::CompressionEncoding;
 
 use crate::budget::Charge;
 use crate::grpc::inflate::Inflate;
+use crate::grpc::long_messages::LongMessages;
 use crate::limits::Limits;
+use crate::pages::{Assembly, HUGE};
 use crate::patience::Patience;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Bytes of a message that tonic may reserve before they arrive.
+/// Bytes of a message that tonic may reserve before they arrive, and copies.
 const SHORT: usize = 64 << 10;
 
 /// Bytes of a frame's header.
 const HEAD: usize = 5;
+
+/// Bytes put together before the task yields: some hundred microseconds, if the pages are new.
+const YIELD_AFTER: usize = 128 << 10;
 
 /// Returns the max_len message in bytes.
 pub(super) fn max_len(limits: &Limits) -> usize {
@@ -49,10 +53,17 @@ fn too_long(len: usize, max_len: usize) -> Status {
     Status::resource_exhausted(format!("Received message larger than max ({len} vs. {max_len})"))
 }
 
-/// Returns the header of a plain message.
-fn head(len: usize) -> Bytes {
+/// Returns the header of a message.
+fn head(flag: u8, len: usize) -> Bytes {
     let [a, b, c, d] = (len as u32).to_be_bytes();
-    Bytes::copy_from_slice(&[0, a, b, c, d])
+    Bytes::copy_from_slice(&[flag, a, b, c, d])
+}
+
+/// Has the task polled again once the runtime has asked the kernel for events. A task that wakes itself comes before that
+/// question, which other connections wait for: a worker asks it after 61 polls, or when no task is ready.
+fn yields<T>(context: &mut Context<'_>) -> Poll<T> {
+    let _ = pin!(tokio::task::yield_now()).poll(context);
+    Poll::Pending
 }
 
 /// A body of complete, plain and charged messages.
@@ -66,17 +77,25 @@ pub(super) struct ScatterGatherBody<B> {
     /// The max_len message.
     max_len: usize,
     charge: Charge,
+    /// Messages that pass tonic by.
+    messages: LongMessages,
     /// Arrived bytes that are not yet examined. They start at a frame's header or inside of a message.
     rest: Bytes,
     /// The current message: its length, its bytes still to come, and whether it is compressed.
     len: usize,
     left: usize,
+    flag: u8,
     is_compressed: bool,
-    /// Arrived parts of the current message.
+    /// Arrived parts of the current message, if it is short or compressed.
     parts: VecDeque<Bytes>,
     inflate: Option<Inflate>,
+    /// The current message as far as it is put together, and its decompressed chunks that are not yet in it.
+    assembly: Option<Assembly>,
+    chunks: VecDeque<Bytes>,
     /// Chunks to pass on.
     ready: VecDeque<Bytes>,
+    /// Bytes put together after the last yield.
+    turn: usize,
     /// The trailers.
     last: Option<Frame<Bytes>>,
     patience: Patience,
@@ -93,6 +112,7 @@ impl<B> ScatterGatherBody<B> {
         is_stream: bool,
         limits: &Limits,
         charge: Charge,
+        messages: LongMessages,
     ) -> Self {
         Self {
             body,
@@ -101,13 +121,18 @@ impl<B> ScatterGatherBody<B> {
             has_begun: false,
             max_len: max_len(limits),
             charge,
+            messages,
             rest: Bytes::new(),
             len: 0,
             left: 0,
+            flag: 0,
             is_compressed: false,
             parts: VecDeque::new(),
             inflate: None,
+            assembly: None,
+            chunks: VecDeque::new(),
             ready: VecDeque::new(),
+            turn: 0,
             last: None,
             patience: Patience::new(limits),
             timer: None,
@@ -146,8 +171,11 @@ impl<B> ScatterGatherBody<B> {
             if let (0, Some(encoding)) = (self.left, self.encoding) {
                 self.inflate = Inflate::new(encoding, std::mem::take(&mut self.parts));
             }
-        } else if self.left == 0 || self.len <= SHORT {
+        } else if self.len <= SHORT {
             self.ready.append(&mut self.parts);
+        } else if self.left == 0 {
+            let parts = std::mem::take(&mut self.parts);
+            self.begin_assembly(self.len, parts)?;
         }
         Ok(true)
     }
@@ -167,12 +195,48 @@ impl<B> ScatterGatherBody<B> {
         self.is_compressed = flag == 1 && self.encoding.is_some();
         self.len = len;
         self.left = len;
-        if self.is_compressed {
+        self.flag = if self.is_compressed { 0 } else { flag };
+        if self.is_compressed || len > SHORT {
             self.rest.advance(HEAD);
         } else {
+            self.messages.push(None);
             self.left += HEAD;
         }
         Ok(())
+    }
+
+    /// Starts to put a message of `len` bytes together, all of which have come and are charged.
+    fn begin_assembly(&mut self, len: usize, chunks: VecDeque<Bytes>) -> Result<(), Status> {
+        // A chunk goes when all of it is copied, to memory that may come by a huge page.
+        let longest = chunks.iter().map(Bytes::len).max().unwrap_or(0);
+        self.charge.add((longest + if len < HUGE { 0 } else { HUGE }) as u64)?;
+        self.assembly = Some(Assembly::new(len)?);
+        self.chunks = chunks;
+        Ok(())
+    }
+
+    /// Hands the message that is put together to the decoder, and an empty one to tonic.
+    fn pass_by(&mut self) {
+        if let Some(assembly) = self.assembly.take() {
+            self.charge.set((self.rest.len() + assembly.filled()) as u64);
+            self.messages.push(Some(assembly.into_bytes()));
+            self.ready.push_back(head(self.flag, 0));
+        }
+    }
+
+    /// Puts the next decompressed bytes into the message.
+    fn assemble(&mut self) {
+        match (&mut self.assembly, self.chunks.front_mut()) {
+            (Some(assembly), Some(chunk)) => {
+                let part = chunk.split_to(chunk.len().min(YIELD_AFTER));
+                assembly.push_charged(&part);
+                self.turn += part.len();
+                if chunk.is_empty() {
+                    self.chunks.pop_front();
+                }
+            }
+            _ => self.pass_by(),
+        }
     }
 
     /// Decompresses the current message. Returns `Pending` to yield.
@@ -182,13 +246,17 @@ impl<B> ScatterGatherBody<B> {
         let too_long = |len| (len > max_len).then(|| too_long(len, max_len));
         let Some(len) = inflate.turn(&self.charge, too_long)? else {
             self.inflate = Some(inflate);
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+            return yields(context);
         };
-        self.ready.push_back(head(len));
-        self.ready.append(&mut inflate.into_plain());
         // The compressed bytes are gone.
-        self.charge.set((len + self.rest.len()) as u64);
+        self.charge.set((inflate.held() + self.rest.len()) as u64);
+        if len > SHORT {
+            self.begin_assembly(len, inflate.into_plain())?;
+        } else {
+            self.messages.push(None);
+            self.ready.push_back(head(0, len));
+            self.ready.append(&mut inflate.into_plain());
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -235,8 +303,16 @@ where
             if let Some(part) = this.ready.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(part))));
             }
+            if this.turn >= YIELD_AFTER {
+                this.turn = 0;
+                return yields(context);
+            }
             if this.inflate.is_some() {
                 ready!(this.inflate(context))?;
+                continue;
+            }
+            if this.assembly.is_some() {
+                this.assemble();
                 continue;
             }
             if this.advance()? {
@@ -323,7 +399,8 @@ mod tests {
         let chunks = Chunks(bytes.chunks(chunk).map(Bytes::copy_from_slice).collect(), ends);
         let limits =
             Limits::new().request_bytes(LONGEST as u64).stall_timeout(Duration::from_millis(1));
-        ScatterGatherBody::new(chunks, Some(CompressionEncoding::Gzip), true, &limits, charge)
+        let encoding = Some(CompressionEncoding::Gzip);
+        ScatterGatherBody::new(chunks, encoding, true, &limits, charge, LongMessages::default())
     }
 
     async fn next(body: &mut ScatterGatherBody<Chunks>) -> Option<Result<Bytes, BoxError>> {
@@ -341,13 +418,7 @@ mod tests {
         let bytes = [frame(3), frame(0), frame(100_000), frame(SHORT), frame(200_000)].concat();
         for chunk in [1, 4, 5, 6, 16 << 10, 65_541, bytes.len()] {
             let mut body = body_of(&bytes, chunk, true);
-            let got = run(async {
-                let mut got = Vec::new();
-                while let Some(part) = next(&mut body).await {
-                    got.extend_from_slice(&part.unwrap());
-                }
-                got
-            });
+            let got = run(all(&mut body)).unwrap();
             assert!(got == bytes, "chunks of {chunk}");
         }
     }
@@ -365,7 +436,16 @@ mod tests {
         while let Some(part) = next(body).await {
             got.extend_from_slice(&part.map_err(|failure| *failure.downcast::<Status>().unwrap())?);
         }
-        Ok(got)
+        let (mut frames, mut all) = (&got[..], Vec::new());
+        while let Some(([flag, len @ ..], rest)) = frames.split_first_chunk::<HEAD>() {
+            let (message, rest) = rest.split_at(u32::from_be_bytes(*len) as usize);
+            let long = body.messages.pop();
+            let message = long.as_deref().unwrap_or(message);
+            all.extend_from_slice(&head(*flag, message.len()));
+            all.extend_from_slice(message);
+            frames = rest;
+        }
+        Ok(all)
     }
 
     #[test]
@@ -386,20 +466,20 @@ mod tests {
 
     #[test]
     fn every_byte_is_under_way_until_the_next_message() {
-        let budget = Arc::new(Budget::new(250_000));
+        let budget = Arc::new(Budget::new(400_000));
         let left = |bytes: u64| budget.charge().add(bytes).is_ok();
         // Three messages of one call fit, since one is charged at a time. Two messages of two calls do not.
-        let bytes = [frame(150_000), coded(150_000), frame(150_000)].concat();
+        let bytes = [frame(250_000), coded(250_000), frame(250_000)].concat();
         let mut first = charged_body_of(&bytes, 10_000, true, budget.charge());
-        assert!(run(all(&mut first)).unwrap().len() > 450_000);
-        assert!(left(100_000 - HEAD as u64) && !left(100_000 - HEAD as u64 + 1));
-        for message in [frame(150_000), coded(150_000)] {
+        assert!(run(all(&mut first)).unwrap().len() > 750_000);
+        assert!(left(150_000) && !left(150_001));
+        for message in [frame(250_000), coded(250_000)] {
             let status = run(all(&mut charged_body_of(&message, 10_000, true, budget.charge())))
                 .unwrap_err();
             assert_eq!(status.code(), tonic::Code::Unavailable);
         }
         drop(first);
-        assert!(left(250_000));
+        assert!(left(400_000));
     }
 
     /// A byte at intervals, without an end.
@@ -425,7 +505,8 @@ mod tests {
         run(async {
             let drops = Drops(Box::pin(tokio::time::sleep(Duration::ZERO)));
             let charge = Arc::new(Budget::new(u64::MAX)).charge();
-            let mut body = ScatterGatherBody::new(drops, None, true, &limits, charge);
+            let mut body =
+                ScatterGatherBody::new(drops, None, true, &limits, charge, LongMessages::default());
             // The header of a message of 1 MiB, and almost none of its bytes.
             body.receive(Bytes::from_static(&[0, 0, 16, 0, 0])).unwrap();
             let next = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));

@@ -16,7 +16,7 @@ use tonic::server::NamedService;
 
 use crate::front::Front;
 use crate::grpc::calls::Calls;
-use crate::grpc::codec::with_charge;
+use crate::grpc::codec::{BesideTonic, with_bytes_beside, with_charge};
 use crate::grpc::generated::health::health_server::HealthServer;
 use crate::grpc::generated::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::grpc::inflate;
@@ -114,14 +114,19 @@ impl GrpcService {
         let charge = self.front.charge();
         let is_stream = request.uri().path().ends_with("/ModelStreamInfer");
         let (limits, counted) = (self.front.limits(), charge.clone());
-        let mut request =
-            request.map(|body| ScatterGatherBody::new(body, encoding, is_stream, limits, counted));
+        let BesideTonic { messages, tails } = BesideTonic::default();
+        let beside = BesideTonic { messages: messages.clone(), tails: tails.clone() };
+        let mut request = request.map(|body| {
+            ScatterGatherBody::new(body, encoding, is_stream, limits, counted, messages)
+        });
         request.extensions_mut().insert(charge.clone());
         let uri = request.uri().clone();
-        let response = with_charge(charge.clone(), self.call_service(request, is_compressed));
+        // tonic compresses all responses of a stream or none, also those that have tails.
+        let response = self.call_service(request, is_compressed && !is_stream);
+        let response = with_bytes_beside(beside, with_charge(charge.clone(), response));
         Box::pin(async move {
             let response = named(response.await?, uri.path());
-            Ok(response.map(|body| Body::new(ChargedBody::new(body, charge))))
+            Ok(response.map(|body| Body::new(ChargedBody::new(body, tails, charge))))
         })
     }
 

@@ -1,38 +1,47 @@
 //! The body of a request: decompressed bytes, counted as they arrive.
 
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Instant;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http_body::Body;
 use hyper::header::{CONTENT_LENGTH, HeaderMap};
 
 use crate::budget::Charge;
+use crate::decompress::Decompressor;
 use crate::front::Front;
-use crate::http::coding::{Coding, Decoder};
+use crate::http::coding::Coding;
 use crate::limits::Limits;
+use crate::pages::Assembly;
 use crate::patience::Patience;
 use crate::refusal::Refusal;
 
-/// The memory reserved for a tensor before its bytes arrive, if the client has not sent a length.
-const RESERVED_AHEAD: usize = 1 << 20;
+/// Bytes decompressed at a time.
+const CHUNK: usize = 64 << 10;
 
-/// Bytes decompressed before the task yields: some tenths of a millisecond.
+/// Bytes decompressed before the task yields, and also compressed bytes: some tenths of a millisecond.
 const YIELD_AFTER: usize = 256 << 10;
 
 /// Bytes of a refused body that the server reads and drops, so that the connection stays usable.
 const MAX_DRAINED: u64 = 256 << 20;
 
+/// Returns the most plain bytes of so many compressed ones. Two bits yield 258 bytes at most (RFC 1951).
+fn most_plain(coded: u64) -> u64 {
+    coded.saturating_mul(1032)
+}
+
 /// A body, read once from start to end.
 pub(super) struct Reader<B> {
     body: B,
-    decoder: Option<Decoder>,
+    decompressor: Option<Decompressor>,
     /// The reason why the body cannot be decompressed. The first reader receives it.
     refused: Option<Refusal>,
-    /// Compressed bytes that are not yet decompressed.
-    coded: Bytes,
+    /// Compressed bytes that have come, and whether the compressed data has ended.
+    coded: u64,
+    has_decompressed: bool,
     /// Plain bytes that are not yet taken.
     plain: Bytes,
     /// Bytes decompressed after the last yield.
@@ -46,8 +55,9 @@ pub(super) struct Reader<B> {
     count: u64,
     limits: Limits,
     patience: Patience,
-    /// The plain length, if the client has sent it.
+    /// The plain length, if the client has sent it, and the greatest one that follows from the length it has sent.
     length: Option<u64>,
+    most: Option<u64>,
     charge: Charge,
 }
 
@@ -62,9 +72,11 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         Self {
             body,
             length: if coding.is_none() { length } else { None },
-            decoder: coding.map(Decoder::new),
+            most: length.map(|length| if coding.is_none() { length } else { most_plain(length) }),
+            decompressor: coding.map(Coding::decompressor),
             refused,
-            coded: Bytes::new(),
+            coded: 0,
+            has_decompressed: false,
             plain: Bytes::new(),
             turn: 0,
             has_begun: false,
@@ -144,35 +156,67 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Err(refusal.clone());
         }
         while self.plain.is_empty() {
-            if self.over && self.coded.is_empty() {
+            let is_compressed = self.decompressor.is_some();
+            if is_compressed {
+                if !self.decompress().await? {
+                    return Ok(false);
+                }
+            } else if self.over {
                 return Ok(false);
+            } else {
+                self.plain = self.frame().await?;
             }
-            self.plain = match &mut self.decoder {
-                None => self.frame().await?,
-                Some(_) if self.coded.is_empty() => {
-                    self.coded = self.frame().await?;
-                    match &mut self.decoder {
-                        Some(decoder) if self.over => Bytes::from(decoder.finish()?),
-                        _ => Bytes::new(),
-                    }
-                }
-                Some(decoder) => {
-                    let (taken, plain) = decoder.decode(&self.coded)?;
-                    self.coded.advance(taken);
-                    self.turn += plain.len();
-                    if self.turn >= YIELD_AFTER {
-                        // A long run would block every connection of this thread.
-                        self.turn = 0;
-                        tokio::task::yield_now().await;
-                    }
-                    Bytes::from(plain)
-                }
-            };
             self.count += self.plain.len() as u64;
             if self.count > self.limits.request_bytes {
                 return Err(Refusal::body_too_long(self.limits.request_bytes));
             }
-            self.charge.add(self.plain.len() as u64)?;
+            if !is_compressed {
+                self.charge.add(self.plain.len() as u64)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decompresses and charges the next chunk, or receives what it needs for that. Returns `false` at the end.
+    async fn decompress(&mut self) -> Result<bool, Refusal> {
+        let Some(decompressor) = &mut self.decompressor else { return Ok(false) };
+        if self.has_decompressed {
+            // What follows the compressed data is dropped.
+            self.frame().await?;
+            return Ok(!self.over);
+        }
+        decompressor.begin_turn(YIELD_AFTER);
+        // The memory comes after its charge.
+        self.charge.add(CHUNK as u64)?;
+        let mut chunk = vec![0; CHUNK];
+        let mut len = 0;
+        let mut blocks = false;
+        while len < CHUNK && !blocks && !self.has_decompressed {
+            match decompressor.read(&mut chunk[len..]) {
+                Ok(more) => (len, self.has_decompressed) = (len + more, more == 0),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => blocks = true,
+                Err(_) => return Err(Refusal::coded_body()),
+            }
+        }
+        chunk.truncate(len);
+        self.plain = chunk.into_boxed_slice().into();
+        self.charge.release((CHUNK - len) as u64);
+        self.turn += if blocks && !decompressor.is_dry() { YIELD_AFTER } else { len };
+        if self.turn >= YIELD_AFTER {
+            // A long run would block every connection of this thread. The yield is that of another task, as in
+            // `Activity::take_turn`.
+            self.turn = 0;
+            let _ = tokio::spawn(tokio::task::yield_now()).await;
+        } else if blocks && len == 0 {
+            let piece = self.frame().await?;
+            let Some(decompressor) = &mut self.decompressor else { return Ok(false) };
+            if self.over {
+                decompressor.complete();
+                // An empty body is no compressed data.
+                return Ok(self.coded > 0);
+            }
+            self.coded += piece.len() as u64;
+            decompressor.push(piece);
         }
         Ok(true)
     }
@@ -185,23 +229,16 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if self.plain.len() >= len {
             return Ok(self.plain.split_to(len));
         }
-        // If the client has sent the length, all memory is reserved at once. Its pages stay untouched until bytes
-        // arrive.
-        let known = self
-            .length
-            .is_some_and(|length| length >= len as u64 && length <= self.limits.request_bytes);
-        let mut bytes = Vec::new();
-        let reserved = if known { len } else { len.min(RESERVED_AHEAD) };
-        bytes.try_reserve_exact(reserved).map_err(|_| Refusal::no_memory(len))?;
-        while bytes.len() < len && self.fill().await? {
-            let part = self.plain.split_to(self.plain.len().min(len - bytes.len()));
-            if bytes.capacity() - bytes.len() < part.len() {
-                let more = bytes.len().max(part.len()).min(len - bytes.len());
-                bytes.try_reserve_exact(more).map_err(|_| Refusal::no_memory(len))?;
-            }
-            bytes.extend_from_slice(&part);
+        // The pages stay untouched until bytes arrive.
+        let most = self.most.unwrap_or(u64::MAX).min(self.limits.request_bytes);
+        let room = len.min(usize::try_from(most).unwrap_or(usize::MAX).saturating_add(1));
+        let mut bytes = Assembly::new(room)?;
+        while bytes.left() > 0 && self.fill().await? {
+            let part = self.plain.split_to(self.plain.len().min(bytes.left()));
+            bytes.push(&part, &self.charge)?;
+            self.charge.release(part.len() as u64);
         }
-        Ok(bytes.into())
+        Ok(bytes.into_bytes())
     }
 
     /// Returns all bytes to the end, at most `most`.
@@ -234,8 +271,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 
     /// Drops the bytes at hand, and releases the charge for the body: the request is refused.
     pub(super) fn refuse(&mut self) {
-        (self.plain, self.coded) = (Bytes::new(), Bytes::new());
-        self.decoder = None;
+        self.plain = Bytes::new();
+        self.decompressor = None;
         self.charge.set(0);
     }
 

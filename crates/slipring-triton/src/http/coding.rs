@@ -4,16 +4,13 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::write::{GzEncoder, MultiGzDecoder, ZlibDecoder, ZlibEncoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue};
 
+use crate::decompress::Decompressor;
 use crate::http::buffer::{BoundedBuffer, BufferLimit};
 use crate::http::reply::BodyChunks;
 use crate::refusal::Refusal;
-
-/// Compressed bytes that one step decompresses. A byte expands to at most 1,032 (RFC 1951: 258 bytes from two bits),
-/// so a step yields at most 4 MiB.
-pub(super) const STEP: usize = 4 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coding {
@@ -68,6 +65,14 @@ impl Coding {
         })
     }
 
+    /// Returns a decompressor of a body. A gzip body has any number of members.
+    pub(super) fn decompressor(self) -> Decompressor {
+        match self {
+            Self::Gzip => Decompressor::gzip_members(),
+            Self::Deflate => Decompressor::zlib(),
+        }
+    }
+
     /// Compresses a body.
     pub(super) fn encode(self, body: &BodyChunks, limit: BufferLimit) -> io::Result<Bytes> {
         let coded = BoundedBuffer::new(limit);
@@ -87,47 +92,9 @@ impl Coding {
     }
 }
 
-/// A decompressor.
-#[derive(Debug)]
-pub(super) enum Decoder {
-    /// Any number of gzip members.
-    Gzip(MultiGzDecoder<Vec<u8>>),
-    Deflate(ZlibDecoder<Vec<u8>>),
-}
-
-impl Decoder {
-    pub(super) fn new(coding: Coding) -> Self {
-        match coding {
-            Coding::Gzip => Self::Gzip(MultiGzDecoder::new(Vec::new())),
-            Coding::Deflate => Self::Deflate(ZlibDecoder::new(Vec::new())),
-        }
-    }
-
-    /// Decompresses up to [`STEP`] bytes. Returns the number of bytes taken, and their plain bytes. Bytes behind the
-    /// end of the compressed data are ignored.
-    pub(super) fn decode(&mut self, coded: &[u8]) -> Result<(usize, Vec<u8>), Refusal> {
-        let step = &coded[..coded.len().min(STEP)];
-        let (taken, out) = match self {
-            Self::Gzip(decoder) => (decoder.write(step), decoder.get_mut()),
-            Self::Deflate(decoder) => (decoder.write(step), decoder.get_mut()),
-        };
-        let taken = taken.map_err(|_| Refusal::coded_body())?;
-        Ok((if taken == 0 { step.len() } else { taken }, std::mem::take(out)))
-    }
-
-    /// Returns the remaining plain bytes after the last compressed byte.
-    pub(super) fn finish(&mut self) -> Result<Vec<u8>, Refusal> {
-        let (done, out) = match self {
-            Self::Gzip(decoder) => (decoder.try_finish(), decoder.get_mut()),
-            Self::Deflate(decoder) => (decoder.try_finish(), decoder.get_mut()),
-        };
-        done.map_err(|_| Refusal::coded_body())?;
-        Ok(std::mem::take(out))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
     use std::sync::Arc;
 
     use super::*;
@@ -175,24 +142,34 @@ mod tests {
         }
     }
 
+    /// Decompresses pieces of `size` bytes, as they come, into pieces of 1,000.
+    fn decode(coding: Coding, coded: &[u8], size: usize) -> io::Result<Vec<u8>> {
+        let (mut decompressor, mut plain) = (coding.decompressor(), Vec::new());
+        let mut pieces = coded.chunks(size);
+        let mut room = [0; 1000];
+        loop {
+            decompressor.begin_turn(size);
+            match decompressor.read(&mut room) {
+                Ok(0) => return Ok(plain),
+                Ok(len) => plain.extend_from_slice(&room[..len]),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                Err(_) => match pieces.next() {
+                    Some(piece) => decompressor.push(Bytes::copy_from_slice(piece)),
+                    None => decompressor.complete(),
+                },
+            }
+        }
+    }
+
     #[test]
     fn what_is_encoded_is_decoded_however_it_is_cut() {
         let body: Vec<u8> = (0..100_000u32).flat_map(|word| (word % 1000).to_le_bytes()).collect();
         for coding in [Coding::Gzip, Coding::Deflate] {
             let coded = encode(coding, body.clone());
-            for size in [1, 7, 1000, usize::MAX] {
-                let mut decoder = Decoder::new(coding);
-                let mut plain = Vec::new();
-                for mut part in coded.chunks(size.min(coded.len())) {
-                    while !part.is_empty() {
-                        let (taken, out) = decoder.decode(part).unwrap();
-                        plain.extend(out);
-                        part = &part[taken..];
-                    }
-                }
-                plain.extend(decoder.finish().unwrap());
-                assert!(plain == body, "{coding:?} by {size}");
+            for size in [1, 7, 1000, coded.len()] {
+                assert!(decode(coding, &coded, size).unwrap() == body, "{coding:?} by {size}");
             }
+            assert!(decode(coding, &coded[..coded.len() - 1], 1000).is_err(), "{coding:?}");
         }
     }
 
@@ -201,31 +178,15 @@ mod tests {
         let two = [encode(Coding::Gzip, b"one".to_vec()), encode(Coding::Gzip, b"two".to_vec())];
         let coded = two.concat();
         for size in [1, coded.len()] {
-            let (mut decoder, mut plain) = (Decoder::new(Coding::Gzip), Vec::new());
-            for mut part in coded.chunks(size) {
-                while !part.is_empty() {
-                    let (taken, out) = decoder.decode(part).unwrap();
-                    plain.extend(out);
-                    part = &part[taken..];
-                }
-            }
-            plain.extend(decoder.finish().unwrap());
-            assert_eq!(plain, b"onetwo");
+            assert_eq!(decode(Coding::Gzip, &coded, size).unwrap(), b"onetwo");
         }
-        let mut decoder = Decoder::new(Coding::Gzip);
-        let (taken, _) = decoder.decode(&coded[..coded.len() / 2]).unwrap();
-        assert!(decoder.decode(b"no member at all").is_err(), "behind {taken} bytes");
+        let broken = [&two[0][..], b"no member at all"].concat();
+        assert!(decode(Coding::Gzip, &broken, 1000).is_err());
     }
 
     #[test]
-    fn a_step_of_a_bomb_is_bounded() {
-        let coded = encode(Coding::Gzip, vec![0; 64 << 20]);
-        let mut decoder = Decoder::new(Coding::Gzip);
-        let mut rest = &coded[..];
-        while !rest.is_empty() {
-            let (taken, out) = decoder.decode(rest).unwrap();
-            assert!(out.len() <= 1032 * STEP + (64 << 10), "{}", out.len());
-            rest = &rest[taken..];
-        }
+    fn bytes_behind_a_deflate_body_are_ignored() {
+        let coded = [&encode(Coding::Deflate, b"one".to_vec())[..], b"and more"].concat();
+        assert_eq!(decode(Coding::Deflate, &coded, 1000).unwrap(), b"one");
     }
 }

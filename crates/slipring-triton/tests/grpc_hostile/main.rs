@@ -242,7 +242,7 @@ fn a_message_that_is_small_and_many_things_is_refused() {
 #[test]
 fn bytes_under_way_are_bounded_together() {
     let _alone = alone();
-    let limits = Limits::new().bytes_in_flight(3 << 20);
+    let limits = Limits::new().bytes_in_flight(2 << 20);
     let served = Served::with(|builder| builder.limits(limits));
     let of = |len: usize| {
         let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
