@@ -47,7 +47,7 @@ impl OutputSlot {
     /// Returns the same slot without bytes.
     fn unwritten(&self) -> Self {
         let to = match &self.to {
-            OutputTarget::Inline(_) => OutputTarget::Inline(Vec::new()),
+            OutputTarget::Inline(_) => OutputTarget::Inline(None),
             OutputTarget::Region(lease) => OutputTarget::Region(lease.clone()),
             OutputTarget::Nowhere => OutputTarget::Nowhere,
         };
