@@ -6,7 +6,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, MmapMut, MmapOptions};
 
 use crate::budget::Charge;
 use crate::refusal::Refusal;
@@ -35,7 +35,9 @@ impl Pages {
         if len <= SHORT {
             return Ok(Self::Short(vec![0; len]));
         }
-        MmapMut::map_anon(len).map(Self::Long).map_err(|_| Refusal::no_memory(len))
+        // Memory is reserved as it is written, like the charges for it.
+        let map = MmapOptions::new().len(len).no_reserve_swap().map_anon();
+        map.map(Self::Long).map_err(|_| Refusal::no_memory(len))
     }
 
     /// Returns memory for bytes that a thread of the runtime writes. Memory of [`HUGE`] bytes or more is in huge pages where

@@ -25,8 +25,18 @@ tokio::task_local! {
 /// The bytes of a call that pass tonic by: long messages of the client, and long tensors of the server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BesideTonic {
-    pub(super) messages: LongMessages,
-    pub(super) tails: Tails,
+    messages: LongMessages,
+    tails: Tails,
+}
+
+impl BesideTonic {
+    pub(super) fn messages(&self) -> LongMessages {
+        self.messages.clone()
+    }
+
+    pub(super) fn tails(&self) -> Tails {
+        self.tails.clone()
+    }
 }
 
 /// Runs the code that creates the codec of a call.

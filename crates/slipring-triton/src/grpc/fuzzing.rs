@@ -61,7 +61,7 @@ pub fn message(input: &[u8]) {
         is_stream,
         front().limits(),
         charge.clone(),
-        beside.messages.clone(),
+        beside.messages(),
     );
     run(with_bytes_beside(
         beside,

@@ -207,8 +207,9 @@ impl<B> ScatterGatherBody<B> {
 
     /// Starts to put a message of `len` bytes together, all of which have come and are charged.
     fn begin_assembly(&mut self, len: usize, chunks: VecDeque<Bytes>) -> Result<(), Status> {
-        // A chunk goes when all of it is copied, to memory that may come by a huge page.
+        // A huge page comes with its first byte, and a chunk goes with its last one.
         let longest = chunks.iter().map(Bytes::len).max().unwrap_or(0);
+        let longest = if self.is_compressed { longest } else { 0 };
         self.charge.add((longest + if len < HUGE { 0 } else { HUGE }) as u64)?;
         self.assembly = Some(Assembly::new(len)?);
         self.chunks = chunks;

@@ -114,8 +114,8 @@ impl GrpcService {
         let charge = self.front.charge();
         let is_stream = request.uri().path().ends_with("/ModelStreamInfer");
         let (limits, counted) = (self.front.limits(), charge.clone());
-        let BesideTonic { messages, tails } = BesideTonic::default();
-        let beside = BesideTonic { messages: messages.clone(), tails: tails.clone() };
+        let beside = BesideTonic::default();
+        let (messages, tails) = (beside.messages(), beside.tails());
         let mut request = request.map(|body| {
             ScatterGatherBody::new(body, encoding, is_stream, limits, counted, messages)
         });

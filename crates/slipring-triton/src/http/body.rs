@@ -25,6 +25,9 @@ const CHUNK: usize = 64 << 10;
 /// Bytes decompressed before the task yields, and also compressed bytes: some tenths of a millisecond.
 const YIELD_AFTER: usize = 256 << 10;
 
+/// The most addresses for a body of unknown length, if the limits are higher.
+const MAX_ROOM: u64 = 1 << 40;
+
 /// Bytes of a refused body that the server reads and drops, so that the connection stays usable.
 const MAX_DRAINED: u64 = 256 << 20;
 
@@ -229,9 +232,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if self.plain.len() >= len {
             return Ok(self.plain.split_to(len));
         }
-        // The pages stay untouched until bytes arrive.
-        let most = self.most.unwrap_or(u64::MAX).min(self.limits.request_bytes);
-        let room = len.min(usize::try_from(most).unwrap_or(usize::MAX).saturating_add(1));
+        // The pages stay untouched until bytes arrive. One byte more than the limits makes an excess visible.
+        let limits = self.limits.request_bytes.min(self.limits.bytes_in_flight).min(MAX_ROOM);
+        let room = len.min(self.most.unwrap_or(u64::MAX).min(limits) as usize + 1);
         let mut bytes = Assembly::new(room)?;
         while bytes.left() > 0 && self.fill().await? {
             let part = self.plain.split_to(self.plain.len().min(bytes.left()));

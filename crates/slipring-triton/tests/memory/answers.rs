@@ -61,7 +61,7 @@ fn random(len: usize) -> Vec<u8> {
 #[test]
 fn an_answer_over_grpc_is_under_way_until_its_client_has_taken_it() {
     let len = 32 * MIB as i64;
-    let limits = Limits::new().bytes_in_flight(100 * MIB);
+    let limits = Limits::new().bytes_in_flight(60 * MIB);
     let served = crate::grpc_served::Served::with(|builder| builder.limits(limits));
     let _object = served.region("r", len as u64);
     let ask = |len: i64| {
@@ -69,7 +69,6 @@ fn an_answer_over_grpc_is_under_way_until_its_client_has_taken_it() {
         input.parameters = crate::grpc_served::window("r", 0, len);
         crate::grpc_served::request("identity_uint8", vec![input], &[])
     };
-    // The output, and the message that contains it.
     assert_eq!(served.infer(ask(len)).unwrap().raw_output_contents[0].len(), len as usize);
     // A client with a small window that takes nothing of the response.
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address));
@@ -95,10 +94,10 @@ fn an_answer_over_grpc_is_under_way_until_its_client_has_taken_it() {
 
 #[test]
 fn an_answer_over_grpc_that_nobody_takes_ends_and_its_connection_goes_on() {
-    // Output and message of one of the first length fit beside those of another one, or of one of the second length alone.
+    // A response of the first length fits beside another one, one of the second length only alone.
     let (len, alone) = (8 * MIB as i64, 13 * MIB as i64);
     let patience = Duration::from_millis(400);
-    let limits = Limits::new().bytes_in_flight(40 * MIB).stall_timeout(patience);
+    let limits = Limits::new().bytes_in_flight(20 * MIB).stall_timeout(patience);
     let served = crate::grpc_served::Served::with(|builder| builder.limits(limits));
     let _object = served.region("r", alone as u64);
     let ask = |len: i64| {
