@@ -18,15 +18,19 @@ fn a_dropped_server_finishes_what_is_queued() {
     let stage = Stage::with(ServerOptions::new().workers(1));
     let client = stage.client();
     let sessions = four(&client);
+    let inline = client.load(b"inline").unwrap().session(0).unwrap();
+    let _buffers = inline.allocate_all().unwrap();
+    inline.commit().unwrap();
     sessions[0].1[0].write_at(0, &[255; 8]).unwrap();
     let executions: Vec<_> = sessions.iter().map(|(session, _)| session.start().unwrap()).collect();
-    wait_until("the first one", || stage.counts.of("execute") == 1);
+    // The server has received what stands before it.
+    inline.execute().unwrap();
     let counts = stage.counts.clone();
     let dropping = thread::spawn(move || drop(stage));
     counts.let_go();
     dropping.join().unwrap();
     // The server has told the service of each end.
-    assert_eq!(["release", "unload", "gone"].map(|end| counts.of(end)), [4, 1, 1]);
+    assert_eq!(["release", "unload", "gone"].map(|end| counts.of(end)), [5, 2, 1]);
     // Every client has its results before the end of its link.
     executions.into_iter().for_each(|execution| execution.wait().unwrap());
     assert!(sessions.iter().all(|(session, _)| session.execute().unwrap_err().is_disconnected()));
@@ -153,4 +157,23 @@ fn a_request_that_meets_the_end_of_the_server_takes_no_answer_from_others() {
     assert!(sessions[3].0.execute().unwrap_err().is_disconnected());
     assert!(client.load(b"echo").unwrap_err().is_disconnected());
     executed.into_iter().for_each(|execution| execution.wait().unwrap());
+}
+
+#[test]
+fn a_client_that_leaves_is_served_to_the_end_of_what_it_has_sent() {
+    let stage = Stage::new();
+    let client = stage.client();
+    let model = client.load(b"inline 1").unwrap();
+    let sessions = model.sessions(16).unwrap();
+    let mut buffers = Vec::new();
+    for session in &sessions {
+        buffers.push(session.allocate_all().unwrap());
+        session.commit().unwrap();
+    }
+    let executions: Vec<_> = sessions.iter().map(|session| session.start().unwrap()).collect();
+    // All handles of the client go, so its link closes before the server has answered.
+    drop((executions, sessions, model, client));
+    wait_until("the end of the client", || stage.counts.of("gone") == 1);
+    assert_eq!(stage.counts.of("execute"), 16);
+    assert_eq!(*stage.counts.ends.lock().unwrap(), [None]);
 }

@@ -7,6 +7,7 @@
 //! | `many N` | N inputs of 16 bytes, output `sum` of 8 | the sum of their first bytes |
 //! | `shared` | inputs `low` (8 at 0) and `high` (16 at 16) of one region of 32, output of 24 | copies both |
 //! | `inline` | as `echo` | runs inline |
+//! | `inline MS` | as `echo` | runs inline, and sleeps first |
 //! | `ext` | as `echo`, with an ext buffer of 16 bytes that counts executions | |
 //! | `slow MS` | as `echo` | sleeps first |
 //! | `slowly MS` | as `echo` | sleeps in commits, updates and releases instead |
@@ -130,7 +131,7 @@ impl Service for Calculator {
     }
 
     fn runs_inline(&self, model: &String) -> bool {
-        model == "inline"
+        model.starts_with("inline")
     }
 
     fn commit(&self, model: &String, _: &Buffers) -> Result<u64, Refused> {
@@ -163,7 +164,9 @@ impl Service for Calculator {
             ["thirteen"] if buffers.input(0)?.bytes()?.byte(0) == 13 => {
                 return Err(Refused::new(13, "thirteen"));
             }
-            ["slow", ms] => std::thread::sleep(Duration::from_millis(ms.parse().unwrap())),
+            ["slow" | "inline", ms] => {
+                std::thread::sleep(Duration::from_millis(ms.parse().unwrap()))
+            }
             ["gate", count] => {
                 let (inside, more) = &self.counts.gate;
                 let (count, mut inside) = (count.parse().unwrap(), inside.lock().unwrap());

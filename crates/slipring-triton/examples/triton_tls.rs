@@ -7,13 +7,14 @@
 //! ```
 //!
 //! Expect `listens on 127.0.0.1:8443`, and from `curl` the server's metadata. A client that offers `h2` by ALPN speaks gRPC
-//! on the same port.
+//! on the same port. The example authenticates nobody, and leaves the number of connections to its application.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use axum::http::StatusCode;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use slipring_triton::{Front, http_router};
@@ -28,6 +29,9 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 
 /// A client that has not finished its handshake by then is disconnected.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The interval of pings to a silent client of gRPC.
+const PINGS: Duration = Duration::from_secs(30);
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -44,13 +48,22 @@ async fn main() -> Result<()> {
 
     let front = Front::builder().name("triton").build()?;
     let grpc = Routes::new(front.service()).add_service(front.health()).into_axum_router();
-    let routes = http_router(front).merge(grpc);
+    let unknown = || async { StatusCode::NOT_FOUND };
+    let routes = http_router(front).merge(grpc).reset_fallback().fallback(unknown);
 
     let listener = TcpListener::bind(address).await?;
     println!("listens on {}", listener.local_addr()?);
     loop {
-        let (stream, _) = listener.accept().await?;
-        tokio::spawn(serve(acceptor.clone(), stream, routes.clone()));
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(serve(acceptor.clone(), stream, routes.clone()));
+            }
+            Err(error) => {
+                // For example, the process has no descriptor left.
+                eprintln!("accept: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
     }
 }
 
@@ -58,7 +71,9 @@ async fn main() -> Result<()> {
 async fn serve(acceptor: TlsAcceptor, stream: TcpStream, routes: Router) {
     if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
         let service = TowerToHyperService::new(routes);
-        let builder = auto::Builder::new(TokioExecutor::new());
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new());
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(PINGS));
         if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
             eprintln!("a connection ended: {error}");
         }

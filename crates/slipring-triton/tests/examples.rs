@@ -16,11 +16,11 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// A running `triton_server`. The value kills the server when it is dropped.
+/// A running example server. The value kills the server when it is dropped.
 struct Server {
     child: Child,
     said: BufReader<ChildStdout>,
-    /// The address that the server prints for HTTP.
+    /// The first address that the server prints.
     address: String,
 }
 
@@ -204,8 +204,10 @@ fn both_protocols_are_served_over_tls_on_one_port() {
     std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
     let mut command = example("triton_tls");
     command.arg("127.0.0.1:0").args([&certificate, &key]);
-    let server = Server::run(command, "listens on ");
+    let start = std::panic::AssertUnwindSafe(|| Server::run(command, "listens on "));
+    let server = std::panic::catch_unwind(start);
     std::fs::remove_dir_all(&folder).unwrap();
+    let server = server.unwrap();
 
     // A client without TLS, and one that trusts another certificate, get nothing.
     let mut plain = TcpStream::connect(&server.address).unwrap();
@@ -226,6 +228,9 @@ fn both_protocols_are_served_over_tls_on_one_port() {
         let body = answer.await.unwrap().into_body().collect().await.unwrap().to_bytes();
         let body = String::from_utf8(body.to_vec()).unwrap();
         assert!(body.contains(r#""name":"triton""#), "{body}");
+        let request = hyper::Request::get("/elsewhere").header("host", "localhost");
+        let answer = send.send_request(request.body(Full::<bytes::Bytes>::default()).unwrap());
+        assert_eq!(answer.await.unwrap().status(), 404);
 
         let stream = connect(&server.address, &own.cert, b"h2").await.unwrap();
         let io = TokioIo::new(stream);

@@ -54,7 +54,7 @@ impl<S: Service> Batch<S> {
 
     fn run_together(&self) {
         if self.session.is_gone() {
-            return;
+            return self.commits.iter().for_each(|_| self.session.host().tally().executed(false));
         }
         let mut held: Vec<_> = self.commits.iter().map(|commit| commit.held()).collect();
         let pairs = self.commits.iter().zip(&mut held);

@@ -306,7 +306,10 @@ impl<S: Service> ClientSession<S> {
         host.unsent().add();
         self.link.write_with(bytes, move |link, written| {
             host.unsent().remove();
-            if let Err(error) = written {
+            // A client that has closed is served to the end of what it has sent.
+            if let Err(error) = written
+                && !error.is_disconnected()
+            {
                 link.fail(error);
             }
         });

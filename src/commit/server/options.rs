@@ -80,7 +80,8 @@ impl ServerOptions {
         self
     }
 
-    /// Sets how long a server that is dropped lets requests go on before it closes the links of its clients: 20 s by default.
+    /// Sets how long a server that is dropped lets requests go on, and lets clients take their answers, before it closes the
+    /// links of its clients: 20 s by default. A client that does not read its answers makes it as long.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = timeout;
         self
