@@ -184,7 +184,7 @@ impl Outputs {
                 let left = self.left.checked_sub(len as u64);
                 self.left = left.ok_or_else(|| Refusal::response_too_long(self.most))?;
                 self.charge.add(len as u64)?;
-                *buffer = Some(Pages::new(len)?);
+                *buffer = Some(Pages::whole(len)?);
             }
             OutputTarget::Region(lease) if lease.len() < len as u64 => {
                 let refusal = Refusal::window_too_small(&described.name, lease.len(), len);
@@ -429,7 +429,7 @@ fn with_scratch<R>(
     act: impl FnOnce(&mut [u8]) -> Result<R, ModelError>,
 ) -> Result<R, ModelError> {
     charge.add(len as u64)?;
-    let done = act(Pages::new(len)?.as_mut_slice())?;
+    let done = act(Pages::whole(len)?.as_mut_slice())?;
     charge.release(len as u64);
     Ok(done)
 }

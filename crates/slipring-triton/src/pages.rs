@@ -15,6 +15,10 @@ use crate::refusal::Refusal;
 /// microseconds.
 const SHORT: usize = 64 << 10;
 
+/// The same for pieces that are written at once and charged as a whole. The allocator has their pages from an earlier piece,
+/// where a mapping of 1 MiB takes as long for its page faults as for the copy of the bytes.
+const SHORT_WHOLE: usize = 4 << 20;
+
 /// The length of a huge page. The kernel fills one in a quarter of the time of its small pages, and takes it back in a
 /// twentieth.
 pub(crate) const HUGE: usize = 2 << 20;
@@ -26,7 +30,23 @@ pub(crate) enum Pages {
 }
 
 impl Pages {
-    /// Returns memory of `len` bytes, whose pages take nothing until they are written.
+    /// Returns memory of `len` bytes, all of which are charged.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no memory for it.
+    pub(crate) fn whole(len: usize) -> Result<Self, Refusal> {
+        if len > SHORT_WHOLE {
+            return Self::new(len);
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+        bytes.resize(len, 0);
+        Ok(Self::Short(bytes))
+    }
+
+    /// Returns memory of `len` bytes, whose pages take nothing until they are written. Memory of [`HUGE`] bytes or more is in
+    /// huge pages where the kernel has them, and the first byte of one takes all of it.
     ///
     /// # Errors
     ///
@@ -37,24 +57,12 @@ impl Pages {
         }
         // Memory is reserved as it is written, like the charges for it.
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon();
-        map.map(Self::Long).map_err(|_| Refusal::no_memory(len))
-    }
-
-    /// Returns memory for bytes that a thread of the runtime writes. Memory of [`HUGE`] bytes or more is in huge pages where
-    /// the kernel has them, and the first byte of one takes all of it.
-    ///
-    /// # Errors
-    ///
-    /// The kernel has no memory for it.
-    pub(crate) fn huge(len: usize) -> Result<Self, Refusal> {
-        let pages = Self::new(len)?;
-        if let Self::Long(map) = &pages
-            && len >= HUGE
-        {
+        let map = map.map_err(|_| Refusal::no_memory(len))?;
+        if len >= HUGE {
             // Without huge pages the memory is the same, and slower.
             let _ = map.advise(Advice::HugePage);
         }
-        Ok(pages)
+        Ok(Self::Long(map))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -83,9 +91,17 @@ impl Pages {
 /// Bytes that are put one behind another as they arrive, in memory for all of them.
 #[derive(Debug)]
 pub(crate) struct Assembly {
-    pages: Pages,
-    filled: usize,
+    memory: Memory,
+    room: usize,
     charged: usize,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Up to [`SHORT_WHOLE`] bytes. The list never grows.
+    Short(Vec<u8>),
+    /// The pages, and how many bytes are there.
+    Long(Pages, usize),
 }
 
 impl Assembly {
@@ -95,17 +111,27 @@ impl Assembly {
     ///
     /// The kernel has no memory for it.
     pub(crate) fn new(room: usize) -> Result<Self, Refusal> {
-        Ok(Self { pages: Pages::huge(room)?, filled: 0, charged: 0 })
+        let memory = if room > SHORT_WHOLE {
+            Memory::Long(Pages::new(room)?, 0)
+        } else {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(room).map_err(|_| Refusal::no_memory(room))?;
+            Memory::Short(bytes)
+        };
+        Ok(Self { memory, room, charged: 0 })
     }
 
     /// Returns how many bytes are there.
     pub(crate) fn filled(&self) -> usize {
-        self.filled
+        match &self.memory {
+            Memory::Short(bytes) => bytes.len(),
+            Memory::Long(_, filled) => *filled,
+        }
     }
 
     /// Returns how many more fit.
     pub(crate) fn left(&self) -> usize {
-        self.pages.len() - self.filled
+        self.room - self.filled()
     }
 
     /// Charges the memory for bytes that fit, and appends them.
@@ -114,10 +140,13 @@ impl Assembly {
     ///
     /// Too many bytes are in flight.
     pub(crate) fn push(&mut self, bytes: &[u8], charge: &Charge) -> Result<(), Refusal> {
-        let (room, end) = (self.pages.len(), self.filled + bytes.len());
+        let end = self.filled() + bytes.len();
         if end > self.charged {
-            // The first byte of a huge page takes all of it.
-            let until = if room < HUGE { end } else { end.next_multiple_of(HUGE).min(room) };
+            let until = match self.memory {
+                Memory::Short(_) => end,
+                // The first byte of a huge page takes all of it.
+                Memory::Long(..) => end.next_multiple_of(HUGE).min(self.room),
+            };
             charge.add((until - self.charged) as u64)?;
             self.charged = until;
         }
@@ -127,14 +156,22 @@ impl Assembly {
 
     /// Appends bytes whose memory is charged elsewhere.
     pub(crate) fn push_charged(&mut self, bytes: &[u8]) {
-        let end = self.filled + bytes.len();
-        self.pages.as_mut_slice()[self.filled..end].copy_from_slice(bytes);
-        self.filled = end;
+        match &mut self.memory {
+            Memory::Short(all) => all.extend_from_slice(bytes),
+            Memory::Long(pages, filled) => {
+                let end = *filled + bytes.len();
+                pages.as_mut_slice()[*filled..end].copy_from_slice(bytes);
+                *filled = end;
+            }
+        }
     }
 
     /// Returns the bytes.
     pub(crate) fn into_bytes(self) -> Bytes {
-        self.pages.into_bytes(self.filled)
+        match self.memory {
+            Memory::Short(bytes) => bytes.into(),
+            Memory::Long(pages, filled) => pages.into_bytes(filled),
+        }
     }
 }
 

@@ -108,7 +108,7 @@ impl Inflate {
         let room = self.held.clamp(FIRST, HUGE);
         charge.add(room as u64)?;
         self.held += room;
-        self.chunk = Some(Pages::huge(room)?);
+        self.chunk = Some(Pages::new(room)?);
         self.room = room;
         Ok(())
     }
