@@ -28,7 +28,7 @@ impl Front {
         let PreparedRequest { inputs, outputs, len, batch, outcome } = prepared;
         if !entry.is_decoupled() {
             // Another model has been loaded in the place of a decoupled one.
-            return Err(Refusal::internal("the model answers with one response"));
+            return Err(one_response());
         }
         let template = outputs.another(inputs.charge.another());
         template.charge.add(QUEUED_REQUEST)?;
@@ -49,9 +49,7 @@ impl Front {
         let is_inline = entry.metadata.inline && len <= MAX_INLINE as u64;
         let call = move || match &*entry.model {
             AnyModel::Decoupled(model) => run(&**model, inputs, responses, &end),
-            AnyModel::Blocking(_) | AnyModel::Async(_) => {
-                unreachable!("the model has been found to be decoupled")
-            }
+            AnyModel::Blocking(_) | AnyModel::Async(_) => end.fail(one_response()),
         };
         if is_inline {
             call();
@@ -60,6 +58,10 @@ impl Front {
         }
         Ok(stream)
     }
+}
+
+fn one_response() -> Refusal {
+    Refusal::internal("the model answers with one response")
 }
 
 /// Calls a model. A panic of the model fails the request alone.

@@ -210,7 +210,7 @@ async fn compute(
                 match &*entry.model {
                     AnyModel::Blocking(model) => run(&**model, prepared),
                     AnyModel::Async(_) | AnyModel::Decoupled(_) => {
-                        unreachable!("the model has been found to block")
+                        Err(Refusal::internal("the model does not block"))
                     }
                 }
             })

@@ -24,7 +24,7 @@ impl HeldModel {
 
     /// Marks the model as one that takes no new requests. Returns a reference that ends once the model is dropped.
     pub(crate) fn retire(&self) -> Weak<()> {
-        // Relaxed: whoever drops the value last sees the flag by the count of its `Arc`.
+        // Relaxed: the count of the value's `Arc` orders this store before the drop.
         self.is_retired.store(true, Ordering::Relaxed);
         Arc::downgrade(&self.alive)
     }

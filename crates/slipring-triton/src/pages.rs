@@ -1,7 +1,7 @@
-//! Memory that comes from the kernel and goes back to it on drop.
+//! Memory of a fixed length. Long pieces come from the kernel and go back to it on drop.
 //!
-//! An allocator keeps what is freed for later, and may hold twice the bytes in use. Bytes whose count is charged must
-//! not stay behind when the charge is released.
+//! An allocator keeps what is freed for later, and may hold twice the bytes in use. Many charged bytes must not stay behind
+//! when the charge is released.
 
 use std::fmt;
 
@@ -132,6 +132,14 @@ impl Assembly {
     /// Returns how many more fit.
     pub(crate) fn left(&self) -> usize {
         self.room - self.filled()
+    }
+
+    /// Returns how many bytes of memory may come before the bytes that are put into them: a huge page comes as a whole.
+    pub(crate) fn ahead(&self) -> usize {
+        match self.memory {
+            Memory::Short(_) => 0,
+            Memory::Long(..) => HUGE,
+        }
     }
 
     /// Charges the memory for bytes that fit, and appends them.

@@ -1,7 +1,7 @@
 //! Long messages of a request, which pass tonic by.
 //!
-//! tonic copies a message into memory of its own, which comes from the allocator. The body puts a long message together in
-//! pages of the kernel instead, and hands an empty one to tonic in its place. The decoder takes the message from here.
+//! tonic copies a message into memory of its own. The body puts a long message together instead, and hands an empty one to
+//! tonic in its place. The decoder takes the message from here.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -9,7 +9,7 @@
 //!
 //! 1. Each arriving byte is charged. The charge is released when the next message of the call begins, or with the last
 //!    holder of the call's [`Charge`].
-//! 2. A message above [`SHORT`] is put together in pages of the kernel, and passes tonic by ([`LongMessages`]).
+//! 2. A message above [`SHORT`] is put together in memory of its length, and passes tonic by ([`LongMessages`]).
 //! 3. A compressed message is decompressed step by step when all of it has arrived. Each chunk is charged before there
 //!    is memory for it. The message is passed on as plain.
 //! 4. A chunk never spans two messages, and a call of one message receives only one.
@@ -29,7 +29,7 @@ use crate::budget::Charge;
 use crate::grpc::inflate::Inflate;
 use crate::grpc::long_messages::LongMessages;
 use crate::limits::Limits;
-use crate::pages::{Assembly, HUGE};
+use crate::pages::Assembly;
 use crate::patience::Patience;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -207,11 +207,12 @@ impl<B> ScatterGatherBody<B> {
 
     /// Starts to put a message of `len` bytes together, all of which have come and are charged.
     fn begin_assembly(&mut self, len: usize, chunks: VecDeque<Bytes>) -> Result<(), Status> {
-        // A huge page comes with its first byte, and a chunk goes with its last one.
+        // A chunk goes with its last byte.
         let longest = chunks.iter().map(Bytes::len).max().unwrap_or(0);
         let longest = if self.is_compressed { longest } else { 0 };
-        self.charge.add((longest + if len < HUGE { 0 } else { HUGE }) as u64)?;
-        self.assembly = Some(Assembly::new(len)?);
+        let assembly = Assembly::new(len)?;
+        self.charge.add((longest + assembly.ahead()) as u64)?;
+        self.assembly = Some(assembly);
         self.chunks = chunks;
         Ok(())
     }

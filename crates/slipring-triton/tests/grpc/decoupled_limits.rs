@@ -194,8 +194,7 @@ fn the_bytes_of_a_request_are_in_flight_until_its_model_drops_the_inputs() {
         }
         Ok(())
     });
-    // A long message takes the memory of one huge page more while it arrives.
-    let limits = Limits::new().bytes_in_flight(11 << 19);
+    let limits = Limits::new().bytes_in_flight(4 << 20);
     let served = Served::with(|builder| builder.limits(limits).decoupled_model(model));
     let mut client = served.client();
     let bytes = vec![0; 3 << 20];
