@@ -1,0 +1,59 @@
+//! Why a command failed, and the exit code that says so.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use slipring::error::ErrorKind;
+
+/// The exit codes, for `--help`.
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 nobody listens, or no such process; \
+4 refused by the peer; 5 the peer went away; 6 too late.";
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl Failure {
+    /// Returns a failure without a code of its own.
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self { code: 1, text: text.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<slipring::Error> for Failure {
+    fn from(error: slipring::Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::NobodyListens { .. } => 3,
+            ErrorKind::NotAdmittedByPeer
+            | ErrorKind::PeerNotAdmitted { .. }
+            | ErrorKind::RefusedByPeer { .. }
+            | ErrorKind::WrongService { .. }
+            | ErrorKind::PolicyRefused => 4,
+            ErrorKind::PeerClosed | ErrorKind::PeerDied => 5,
+            ErrorKind::TimedOut { .. } => 6,
+            _ => 1,
+        };
+        Self { code, text: format!("{error:#}") }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+impl From<Failure> for ExitCode {
+    fn from(failure: Failure) -> Self {
+        failure.code.into()
+    }
+}
