@@ -132,6 +132,7 @@ mod reactor;
 pub mod region;
 mod ring;
 mod shm;
+pub mod status;
 mod sync;
 pub mod tensor;
 mod transport;

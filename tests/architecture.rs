@@ -11,18 +11,22 @@ use std::path::{Path, PathBuf};
 use slipring::options::Resource;
 
 /// Who may import whom: each module may import the ones before it that its line names. `lib.rs` may import all of them.
-const IMPORTS: [(&str, &[&str]); 21] = [
+const IMPORTS: [(&str, &[&str]); 22] = [
     ("error", &[]),
     ("sync", &[]),
     ("patience", &["error"]),
     ("shm", &["error", "sync"]),
+    ("status", &["error", "sync", "shm"]),
     ("account", &["error", "shm"]),
     ("ring", &["error", "sync", "shm"]),
     ("wake", &["error", "sync", "shm", "ring"]),
-    ("pool", &["error", "sync", "shm", "ring"]),
+    ("pool", &["error", "sync", "shm", "status", "ring"]),
     ("region", &["error", "shm"]),
     ("handshake", &["error", "shm", "ring"]),
-    ("link", &["error", "account", "sync", "patience", "shm", "pool", "wake", "handshake"]),
+    (
+        "link",
+        &["error", "account", "sync", "patience", "shm", "status", "pool", "wake", "handshake"],
+    ),
     (
         "channel",
         &[
@@ -31,6 +35,7 @@ const IMPORTS: [(&str, &[&str]); 21] = [
             "sync",
             "patience",
             "shm",
+            "status",
             "ring",
             "wake",
             "pool",
@@ -40,7 +45,18 @@ const IMPORTS: [(&str, &[&str]); 21] = [
     ),
     (
         "transport",
-        &["error", "account", "patience", "shm", "pool", "wake", "handshake", "link", "channel"],
+        &[
+            "error",
+            "account",
+            "patience",
+            "shm",
+            "status",
+            "pool",
+            "wake",
+            "handshake",
+            "link",
+            "channel",
+        ],
     ),
     (
         "tensor",
@@ -64,6 +80,7 @@ const IMPORTS: [(&str, &[&str]); 21] = [
             "sync",
             "patience",
             "shm",
+            "status",
             "ring",
             "wake",
             "pool",

@@ -36,6 +36,8 @@ use crate::link::waiter::Waiter;
 use crate::patience::RecvPatience;
 use crate::ring::Header;
 use crate::shm::{OwnWords, PeerMapping, PeerSegment, PeerWords};
+use crate::status::Awaited;
+use crate::status::layout::{MESSAGES, MISSED, RECEIVER};
 use crate::sync::Edge;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
@@ -99,6 +101,8 @@ pub(crate) struct Feed {
     skipped: u32,
     /// The slots that looks have passed over without an end.
     in_vain: u32,
+    /// The messages that this side has missed.
+    missed: u64,
     /// The message and its segment that the socket was read for last.
     sought: Option<(u64, u32)>,
     /// The socket may hold packets, which were left because the share was spent.
@@ -134,7 +138,7 @@ impl Feed {
         let mut feed = Self {
             slots,
             cursor: Cursor::new(policy, geometry.capacity(), next),
-            waiter: Waiter::new(sleeper, spin).on(words.clone()),
+            waiter: Waiter::new(sleeper, spin, link.row().half(RECEIVER)).on(words.clone()),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             hold_limits: HoldLimits { messages: topic.hold_limit, bytes: topic.hold_bytes },
             segments: SegmentCache::default(),
@@ -145,6 +149,7 @@ impl Feed {
             takes_turns: false,
             skipped: 0,
             in_vain: 0,
+            missed: 0,
             sought: None,
             has_packets: false,
             is_left: false,
@@ -294,7 +299,8 @@ impl Feed {
         // A publisher that waits for room learns of all that was read.
         self.tell(true);
         let (slots, next) = (&self.slots, self.cursor.next());
-        self.waiter.wait(&self.link, deadline, None, || slots.is_due(next))?;
+        let is_due = || slots.is_due(next);
+        self.waiter.wait(&self.link, Awaited::Message, (deadline, None), is_due)?;
         Ok(())
     }
 
@@ -314,7 +320,7 @@ impl Feed {
         }
         if control_socket.data_woken() || !self.is_armed {
             self.is_armed = true;
-            before_last_look(self.waiter.arm(&self.link));
+            before_last_look(self.waiter.arm(&self.link, Awaited::Message));
         }
         if control_socket.packets_at_end().is_some() {
             // The descriptor tells of the end once, and the watcher may learn of it later.
@@ -382,7 +388,7 @@ impl Feed {
             Err(error) => drop(self.fail(error)),
         }
         self.is_armed = true;
-        self.waiter.arm(&self.link)
+        self.waiter.arm(&self.link, Awaited::Message)
     }
 
     /// Looks once more after [`begin_arm`](Self::begin_arm). Returns whether this side is armed: nothing has come meanwhile, and
@@ -480,17 +486,28 @@ impl Feed {
         if !self.slots.is_whole(message) {
             return Ok(Outcome::Gone);
         }
-        let (message, missed) = self.cursor.take();
-        self.taken = Taken { message, missed, rare: None };
+        self.count_next(None);
         self.payload.is_copied((0, len));
         self.tell(false);
         Ok(Outcome::Taken)
     }
 
+    /// Counts the message that was read.
+    #[inline(always)]
+    fn count_next(&mut self, rare: Option<Box<Rare>>) {
+        let (message, missed) = self.cursor.take();
+        self.taken = Taken { message, missed, rare };
+        let status = self.waiter.status();
+        status.store(MESSAGES, message);
+        if missed > 0 {
+            self.missed += missed;
+            status.store(MISSED, self.missed);
+        }
+    }
+
     /// Takes a message without a copy. The publisher overwrites nothing from the position on that it knows.
     fn show(&mut self, place: usize, len: usize) {
-        let (message, missed) = self.cursor.take();
-        self.taken = Taken { message, missed, rare: None };
+        self.count_next(None);
         self.payload.is_in_slot((place, len));
     }
 
@@ -514,8 +531,7 @@ impl Feed {
             Ok(None) => return Ok(Outcome::Gone),
             Err(error) => return self.missing(message, error),
         };
-        let (message, missed) = self.cursor.take();
-        self.taken = Taken { message, missed, rare: Some(rare) };
+        self.count_next(Some(rare));
         self.payload.is_copied((start, end));
         self.tell(true);
         Ok(Outcome::Taken)

@@ -29,6 +29,8 @@ use crate::link::waiter::Waiter;
 use crate::patience::SendPatience;
 use crate::pool::Block;
 use crate::shm::{Area, Backing, Mapping, OwnWords, PeerMapping, PeerWords, Segment};
+use crate::status::layout::{SENDER, TOPIC, WHOM};
+use crate::status::{Facts, Row};
 use crate::transport::Context;
 use crate::wake::{Crowd, Sleeper};
 
@@ -79,6 +81,8 @@ pub struct Publisher {
     /// subscriber that has stalled.
     stall: Stall,
     waiter: Waiter,
+    /// Bytes of all messages.
+    bytes: u64,
     audience: Arc<Audience>,
     options: PublishOptions,
     context: Context,
@@ -122,10 +126,11 @@ impl Publisher {
         let topic = options.topic();
         let geometry = Geometry::of(&topic);
         let len = geometry.topic_len();
-        let segment = Segment::create(len, len, Backing::default())?;
+        let segment = Segment::create("slipring.topic", (len, len), Backing::default())?;
+        let inode = segment.inode();
         let (words, area, fd) = segment.into_parts(geometry.data());
         let audience = Arc::new(Audience::new(topic.hold_bytes));
-        let address = listener.address().cloned();
+        let (address, name) = (listener.address().cloned(), listener.name());
         let desk = Desk {
             audience: audience.clone(),
             topic,
@@ -136,6 +141,14 @@ impl Publisher {
         };
         let host = Host::start(desk, listener)?;
         let sleeper = Sleeper::new(layout::SENDER_STATE, layout::ROOM_BELL);
+        let row = Row::open(&Facts {
+            kind: TOPIC,
+            own: inode,
+            context: context.pool().number(),
+            limit: topic.slots.into(),
+            address: &name,
+            ..Facts::default()
+        })?;
         Ok(Self {
             writer: SlotWriter::new(words.clone(), geometry),
             area,
@@ -148,7 +161,8 @@ impl Publisher {
             withdraw_at: u64::MAX,
             withdraw_above: (0, 0),
             stall: Stall::default(),
-            waiter: Waiter::new(sleeper, context.spin_option()),
+            waiter: Waiter::new(sleeper, context.spin_option(), row.half(SENDER)),
+            bytes: 0,
             audience,
             options,
             context,
@@ -288,6 +302,7 @@ impl Publisher {
     /// Publishes what a reservation has written into the next slot.
     #[inline(always)]
     pub(super) fn publish_slot(&mut self, header: u64) {
+        self.bytes += header >> 32;
         self.writer.publish(header);
         self.wake();
     }
@@ -417,6 +432,7 @@ impl Publisher {
     /// Publishes a message that fits into a slot, and wakes nobody. There is room for it.
     #[inline(always)]
     pub(super) fn put_silently(&mut self, message: &[u8]) {
+        self.bytes += message.len() as u64;
         let offset = self.writer.begin();
         self.area.put(offset, message);
         self.writer.publish(plain_header(message.len()));
@@ -471,6 +487,8 @@ impl Publisher {
                 None => {
                     let message = self.writer.next();
                     let offset = self.writer.begin();
+                    self.bytes += payload.len() as u64;
+                    self.bytes += kept.iter().map(Kept::bytes).sum::<u64>();
                     self.area.put(offset, payload);
                     self.writer.publish(header);
                     if !kept.is_empty() {
@@ -582,7 +600,10 @@ impl Publisher {
             reached = link.peer().load(layout::POSITION).min(newest + 1);
             reached >= position || link.peer_left()
         };
-        let waited = self.waiter.wait(&link, Some(deadline), cause.slice(), is_there);
+        self.waiter.status().store(WHOM, link.peer_inode());
+        let until = (Some(deadline), cause.slice());
+        let waited = self.waiter.wait(&link, cause.awaited(), until, is_there);
+        self.waiter.status().run();
         self.stall.end_wait();
         if let Some(seat) = self.audience.lock().seat(id) {
             seat.advance(reached);
@@ -620,6 +641,7 @@ impl Publisher {
     /// Wakes the subscribers that sleep.
     #[inline(always)]
     pub(super) fn wake(&mut self) {
+        self.waiter.status().passed(self.writer.next() - 1, self.bytes);
         let (audience, ids) = (&self.audience, &self.ids);
         if self.crowd.look(|index| call(audience, ids[index])) {
             self.ring();

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::patience::after;
+use crate::status::Awaited;
 
 /// A send waits so many times as long as one subscriber has, and once more as long for those that come meanwhile.
 const TIMES: u32 = 4;
@@ -26,6 +27,14 @@ pub(super) enum Cause {
 }
 
 impl Cause {
+    /// Returns what the status page says that the publisher waits for.
+    pub(super) fn awaited(self) -> Awaited {
+        match self {
+            Self::Messages => Awaited::Room,
+            Self::Packets => Awaited::Packets,
+        }
+    }
+
     /// Returns the longest wait without a look, if nothing tells the publisher of what it waits for.
     pub(super) fn slice(self) -> Option<Duration> {
         match self {

@@ -31,6 +31,7 @@ use crate::patience::RecvPatience;
 use crate::ring::{Consumer, Header, Kind, Record, SHORT, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, Mapping, PeerMapping, PeerWords};
+use crate::status::{Awaited, layout::RECEIVER};
 use crate::wake::{Attention, Sleeper, Waker};
 
 mod arming;
@@ -131,7 +132,7 @@ impl Inbox {
             .with_interrupts(link.interrupts());
         Self {
             consumer,
-            data: Waiter::new(sleeper, options.spin),
+            data: Waiter::new(sleeper, options.spin, link.row().half(RECEIVER)),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             lent: None,
             id: RequestId(0),
@@ -312,7 +313,9 @@ impl Inbox {
             let Self { data, consumer, link, ahead, .. } = self;
             let is_told =
                 || ahead.wanted.is_some() && link.peer().load(layout::FILLED) != ahead.told;
-            data.wait(link, deadline, None, || consumer.is_ready() || is_told())?;
+            data.wait(link, Awaited::Message, (deadline, None), || {
+                consumer.is_ready() || is_told()
+            })?;
             if ahead.wanted.is_some() && !consumer.is_ready() {
                 self.copy_ahead(patience);
             }
@@ -512,6 +515,8 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn discard(&mut self, header: Header) {
         self.is_long = header.len() > SHORT;
+        let HalfStats { messages, bytes, tensors, .. } = self.stats;
+        self.data.status().passed(messages + tensors, bytes);
         if self.consumer.release(header) {
             self.published();
         }

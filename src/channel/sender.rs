@@ -33,6 +33,7 @@ use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping, PeerWords};
+use crate::status::{Awaited, layout::SENDER};
 use crate::wake::{Attention, Sleeper, Waker};
 
 impl From<Full> for TrySendError {
@@ -142,7 +143,7 @@ impl Sender {
             producer,
             ring,
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
-            room: Waiter::new(sleeper, options.spin),
+            room: Waiter::new(sleeper, options.spin, link.row().half(SENDER)),
             wanted: WantedRoom::default(),
             inline_max: inline_max as usize,
             announced: AnnouncedSegments::default(),
@@ -481,6 +482,8 @@ impl Sender {
     /// Wakes the receiver if it sleeps.
     #[inline(always)]
     pub(crate) fn announce(&mut self) -> Result<()> {
+        let HalfStats { messages, bytes, tensors, .. } = self.stats;
+        self.room.status().passed(messages + tensors, bytes);
         let link = &*self.link;
         match self.data.look(link.own(), link.peer()) {
             Ok(None) => Ok(()),
@@ -571,7 +574,7 @@ impl Sender {
     pub(crate) fn await_room(&mut self, needed: u64, deadline: Instant) -> Result<()> {
         let Self { room, producer, session, .. } = self;
         let link = &*session.link;
-        room.wait(link, Some(deadline), None, || {
+        room.wait(link, Awaited::Room, (Some(deadline), None), || {
             !matches!(producer.refresh(), Ok(free) if free < needed) || link.peer_left()
         })?;
         self.check()?;

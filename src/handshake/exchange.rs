@@ -46,6 +46,8 @@ pub(crate) struct Ours {
     pub(crate) hello: Hello,
     /// Dropped before the mapping, which frees large memory on another thread.
     fd: OwnedFd,
+    /// The segment's inode.
+    pub(crate) inode: u64,
     pub(crate) mapping: Mapping,
     pub(crate) ring: Area,
 }
@@ -54,9 +56,11 @@ impl Ours {
     /// Returns the side with the segment that this Hello describes.
     pub(crate) fn create(hello: Hello, backing: Backing) -> Result<Self> {
         let extents = hello.extents();
-        let segment = Segment::create(extents.segment_len(), extents.control, backing)?;
+        let lens = (extents.segment_len(), extents.control);
+        let segment = Segment::create("slipring.ring", lens, backing)?;
+        let inode = segment.inode();
         let (mapping, ring, fd) = segment.into_parts(extents.control);
-        Ok(Self { hello, fd, mapping, ring })
+        Ok(Self { hello, fd, inode, mapping, ring })
     }
 
     /// Sends our Hello.

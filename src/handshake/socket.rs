@@ -16,8 +16,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, UCred,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrAny,
+    SocketAddrUnix, SocketFlags, SocketType, UCred,
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
@@ -93,6 +93,24 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(errno) => return Err(Error::os("accept4", errno)),
         }
+    }
+}
+
+/// Returns the address that a connected socket was accepted on, with `true`, or the one that it connected to; as in `sun_path`,
+/// and empty if neither end has one.
+pub(crate) fn names(socket: &OwnedFd) -> (bool, Vec<u8>) {
+    let name = |any: Result<SocketAddrAny, Errno>| {
+        let name = SocketAddrUnix::try_from(any.ok()?).ok()?;
+        let abstract_name = name.abstract_name().map(|name| [&[0], name].concat());
+        abstract_name.or_else(|| name.path_bytes().map(<[u8]>::to_vec))
+    };
+    match name(rustix::net::getsockname(socket)) {
+        Some(name) => (true, name),
+        None => (
+            false,
+            name(rustix::net::getpeername(socket).and_then(|name| name.ok_or(Errno::NOTCONN)))
+                .unwrap_or_default(),
+        ),
     }
 }
 

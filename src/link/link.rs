@@ -23,6 +23,7 @@ use crate::link::control_socket::ControlSocket;
 use crate::link::health::{Health, HealthWord};
 use crate::pool::{Borrower, BorrowerId, Holder};
 use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
+use crate::status::{self, Line, Row};
 use crate::sync::Edge;
 
 /// The terms of a link, from both Hellos.
@@ -56,17 +57,21 @@ pub(crate) struct Link {
     retires: Arc<AtomicU32>,
     /// A thread sleeps on the socket: a half that finds nothing arms it before it returns.
     by_descriptor: AtomicBool,
+    /// The row of the status page, and its line of the end.
+    row: Arc<Row>,
+    end_line: Line,
+    peer_inode: u64,
 }
 
 impl Link {
     pub(crate) fn new(
         (own, peer): (Mapping, PeerMapping),
-        socket: Socket,
-        identity: Peer,
+        (socket, identity): (Socket, Peer),
         terms: Terms,
         interrupts: bool,
         borrower: BorrowerId,
         control_socket: ControlSocket,
+        (row, peer_inode): (Arc<Row>, u64),
     ) -> Self {
         Self {
             own,
@@ -81,7 +86,20 @@ impl Link {
             account: control_socket.account().clone(),
             control_socket: Mutex::new(control_socket),
             by_descriptor: AtomicBool::new(false),
+            end_line: row.line(status::layout::END),
+            row,
+            peer_inode,
         }
+    }
+
+    /// Returns the link's row of the status page.
+    pub(crate) fn row(&self) -> &Arc<Row> {
+        &self.row
+    }
+
+    /// Returns the inode of the peer's segment, by which the status page names it.
+    pub(crate) fn peer_inode(&self) -> u64 {
+        self.peer_inode
     }
 
     /// Returns this side's segment.
@@ -192,6 +210,9 @@ impl Link {
 
     /// Wakes all threads that sleep on this link, which has ended.
     fn rouse(&self) {
+        if self.end_line.is_current() {
+            self.end_line.store(0, self.health() as u64);
+        }
         // In loom models the word is no futex.
         #[cfg(not(slipring_loom))]
         let _ = futex::wake(self.health_word.word(), futex::Flags::PRIVATE, i32::MAX as u32);
@@ -371,11 +392,12 @@ pub(crate) struct Returns {
     own: Mapping,
     peer: PeerMapping,
     identity: Peer,
+    row: Arc<Row>,
 }
 
 impl Returns {
-    pub(crate) fn new((own, peer): (Mapping, PeerMapping), identity: &Peer) -> Self {
-        Self { own, peer, identity: identity.without_pidfd() }
+    pub(crate) fn new((own, peer): (Mapping, PeerMapping), identity: &Peer, row: Arc<Row>) -> Self {
+        Self { own, peer, identity: identity.without_pidfd(), row }
     }
 }
 
@@ -398,5 +420,9 @@ impl Borrower for Returns {
 
     fn name(&self) -> String {
         self.identity.to_string()
+    }
+
+    fn line(&self) -> Option<Line> {
+        Some(self.row.line(status::layout::LOANS))
     }
 }

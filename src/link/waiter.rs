@@ -1,6 +1,6 @@
 //! Waiting for the peer: a half polls for a while, then sleeps.
 //!
-//! The waiter owns the half's sleeper and its spin policy.
+//! The waiter owns the half's sleeper, its spin policy, and its line of the status page.
 //!
 //! 1. A wait ends when what it waits for is there, when the link ends, or at its deadline.
 //! 2. After a wait the state word says that the half is awake.
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::link::Link;
 use crate::shm::PeerMapping;
+use crate::status::{Awaited, Half, State};
 use crate::wake::{Sleeper, Spin, SpinPolicy};
 
 /// Polls before the first reading of the clock: about a microsecond.
@@ -31,12 +32,13 @@ pub(crate) struct Waiter {
     is_coming: bool,
     /// The number of sleeps.
     pub(crate) sleeps: u64,
+    status: Half,
 }
 
 impl Waiter {
-    pub(crate) fn new(sleeper: Sleeper, spin: Spin) -> Self {
+    pub(crate) fn new(sleeper: Sleeper, spin: Spin, status: Half) -> Self {
         let (began, spin) = (Instant::now(), SpinPolicy::new(spin));
-        Self { sleeper, bells: None, spin, began, is_coming: false, sleeps: 0 }
+        Self { sleeper, bells: None, spin, began, is_coming: false, sleeps: 0, status }
     }
 
     /// Makes the half sleep on a bell in other memory than the peer's segment.
@@ -91,26 +93,35 @@ impl Waiter {
         self.is_coming = true;
     }
 
+    /// Returns this half's line of the status page.
+    #[inline(always)]
+    pub(crate) fn status(&mut self) -> &mut Half {
+        &mut self.status
+    }
+
     /// Announces that this half is about to sleep on the socket. Returns what [`Sleeper::arm`] returns.
     #[must_use]
-    pub(crate) fn arm(&mut self, link: &Link) -> bool {
+    pub(crate) fn arm(&mut self, link: &Link, awaited: Awaited) -> bool {
         self.sleeps += 1;
+        self.status.wait(State::Armed, awaited);
         self.sleeper.arm(link.own())
     }
 
     /// Announces that this half is awake, if it was armed.
     #[inline]
     pub(crate) fn disarm(&mut self, link: &Link) {
+        self.status.run();
         self.sleeper.unpark(link.own());
     }
 
     /// Announces that this half has ended.
     pub(crate) fn leave(&mut self, link: &Link) {
+        self.status.leave();
         self.sleeper.leave(link.own());
     }
 
-    /// Waits until `ready` returns true or the link ends. With a `slice`, for events without a bell, also returns after
-    /// polling or sleeping for this long.
+    /// Waits for `awaited`, until `ready` returns true or the link ends. With a `slice`, for events without a bell, also returns
+    /// after polling or sleeping for this long; the status page then says that the half waits, until it [runs](Half::run).
     ///
     /// # Errors
     ///
@@ -118,8 +129,8 @@ impl Waiter {
     pub(crate) fn wait(
         &mut self,
         link: &Link,
-        deadline: Option<Instant>,
-        slice: Option<Duration>,
+        awaited: Awaited,
+        (deadline, slice): (Option<Instant>, Option<Duration>),
         mut ready: impl FnMut() -> bool,
     ) -> Result<()> {
         let mut ready = || ready() || !link.is_alive();
@@ -137,6 +148,9 @@ impl Waiter {
             self.began = start;
         }
         let began = self.began;
+        if polls {
+            self.status.wait(State::Polling, awaited);
+        }
         let passed = |now: Instant| deadline.is_some_and(|deadline| now >= deadline);
         let timed_out = |now: Instant| -> Result<()> {
             Err(Error::new(ErrorKind::TimedOut { after: now - began }))
@@ -146,6 +160,7 @@ impl Waiter {
             for _ in 0..POLLS_A_READING {
                 if ready() {
                     self.spin.caught();
+                    self.status.run();
                     return Ok(());
                 }
                 std::hint::spin_loop();
@@ -153,6 +168,7 @@ impl Waiter {
             now = Instant::now();
             if passed(now) {
                 self.spin.slept();
+                self.status.run();
                 return timed_out(now);
             }
             if slice.is_some_and(|slice| now - start >= slice) {
@@ -161,6 +177,7 @@ impl Waiter {
             }
         }
         self.spin.slept();
+        self.status.wait(State::Parked, awaited);
         loop {
             let bell = self.sleeper.bell();
             let bells = self.bells.as_ref().unwrap_or(link.peer());
@@ -176,11 +193,15 @@ impl Waiter {
                 let now = Instant::now();
                 if passed(now) {
                     self.sleeper.unpark(link.own());
+                    self.status.run();
                     return timed_out(now);
                 }
             }
             if done || slice.is_some() {
                 self.sleeper.unpark(link.own());
+                if slice.is_none() {
+                    self.status.run();
+                }
                 return slept;
             }
         }

@@ -8,6 +8,7 @@ use crate::pool::limits::LoanLimit;
 use crate::pool::piece::BoxedPiece;
 use crate::pool::ready::Ready;
 use crate::pool::shared::SharedPiece;
+use crate::status::{Line, layout};
 use crate::sync::Edge;
 
 /// A peer that borrows blocks and returns each by its generation.
@@ -26,6 +27,11 @@ pub(crate) trait Borrower: Send + Sync {
 
     /// Returns the process that borrows. Its links share what it may hold.
     fn holder(&self) -> Holder;
+
+    /// Returns the line of the status page that says what the borrower holds.
+    fn line(&self) -> Option<Line> {
+        None
+    }
 
     /// Returns who the borrower is, for errors.
     fn name(&self) -> String {
@@ -198,6 +204,7 @@ pub(super) struct Account {
     ready: Ready,
     /// Class of the block that was last put into `ready`.
     ready_class: Option<usize>,
+    line: Option<Line>,
 }
 
 impl Account {
@@ -207,6 +214,7 @@ impl Account {
         slots: u32,
         limit: LoanLimit,
     ) -> Self {
+        let line = borrower.line();
         Self {
             number,
             holder,
@@ -220,6 +228,7 @@ impl Account {
             generation: 0,
             ready: Ready::new(),
             ready_class: None,
+            line,
         }
     }
 
@@ -319,6 +328,16 @@ impl Account {
         self.bytes += loaned.len();
         self.slots[slot as usize] = Some((generation, loaned));
         self.out.push(slot);
+        self.show();
+    }
+
+    /// Stores what the borrower holds in the status page.
+    #[inline]
+    fn show(&self) {
+        if let Some(line) = self.line.as_ref().filter(|line| line.is_current()) {
+            line.store(0, self.out.len() as u64);
+            line.store(layout::LOAN_BYTES, self.bytes);
+        }
     }
 
     /// Takes back every loan that the borrower has returned.
@@ -334,6 +353,7 @@ impl Account {
         });
         // Pairs with the borrower's store of the generation: its loads of the blocks are done.
         Edge::Reclaim.acquire();
+        self.show();
     }
 
     /// Takes back the returned loans that are older than any open one. It does not read the word of the newest loan: the
@@ -348,6 +368,7 @@ impl Account {
         }
         // Pairs with the borrower's store of the generation, as in `reclaim`.
         Edge::Reclaim.acquire();
+        self.show();
     }
 
     /// Takes back every loan. A borrower that may still read one of them is told first.

@@ -15,12 +15,15 @@ use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::tables::{LockedTables, Named, Tables, Taken, copy_of};
 use crate::shm::page_size;
+use crate::status;
 use crate::sync::MutexGuard;
 
 /// The blocks that a process lends to its peers. A clone is the same pool.
 #[derive(Clone)]
 pub(crate) struct Pool {
     tables: LockedTables,
+    /// Its number in the status page of this process.
+    number: u64,
 }
 
 impl std::fmt::Debug for Pool {
@@ -31,7 +34,13 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     pub(crate) fn new(options: PoolOptions) -> Self {
-        Self { tables: LockedTables::new(options) }
+        let number = status::next_context();
+        Self { tables: LockedTables::new(options, number), number }
+    }
+
+    /// Returns the number of this pool, and so of its context, in the status page.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     #[inline]

@@ -14,6 +14,7 @@ use crate::pool::loans::{Account, Borrower, BorrowerId, Holding, Loan, Loaned, O
 use crate::pool::piece::{BlockHome, BoxedPiece, Piece};
 use crate::pool::ready::{Prepared, Ready};
 use crate::shm::{Backing, Frozen, Segment};
+use crate::status::{Facts, Line, Row, layout};
 use crate::sync::{Edge, Mutex, MutexGuard};
 
 /// The tables behind their lock. A clone is the same tables.
@@ -23,8 +24,8 @@ pub(super) struct LockedTables {
 }
 
 impl LockedTables {
-    pub(super) fn new(options: PoolOptions) -> Self {
-        Self { tables: Arc::new(Mutex::new(Tables::new(options))) }
+    pub(super) fn new(options: PoolOptions, context: u64) -> Self {
+        Self { tables: Arc::new(Mutex::new(Tables::new(options, context))) }
     }
 
     #[inline]
@@ -112,7 +113,7 @@ pub(super) struct Growth {
 impl Growth {
     /// Makes the segment. The kernel clears its memory, which takes long: the caller does not hold the lock.
     pub(super) fn make(&self) -> Result<Segment> {
-        Segment::create(self.len as usize, self.len as usize, self.backing)
+        Segment::create("slipring.pool", (self.len as usize, self.len as usize), self.backing)
     }
 }
 
@@ -153,12 +154,17 @@ pub(super) struct Tables {
     coming: Vec<BoxedPiece>,
     /// Segments that were dropped. The caller unmaps them without the lock.
     dropped: Vec<Segment>,
+    /// The number of the context in the status page, and the pool's line there. The first borrower makes it.
+    context: u64,
+    line: Option<Line>,
 }
 
 impl Tables {
-    pub(super) fn new(options: PoolOptions) -> Self {
+    fn new(options: PoolOptions, context: u64) -> Self {
         Self {
             options,
+            context,
+            line: None,
             distance: Distance::default(),
             segments: Vec::new(),
             next_segment: 0,
@@ -178,6 +184,7 @@ impl Tables {
 
     /// Opens an account with at most `slots` loans.
     pub(super) fn open(&mut self, borrower: Arc<dyn Borrower>, slots: u32) -> BorrowerId {
+        self.open_row();
         let number = self.next_borrower;
         self.next_borrower += 1;
         let index = free_index(&mut self.accounts);
@@ -443,6 +450,7 @@ impl Tables {
         // the mark, too. The lock orders the mark with this.
         Edge::Retake.release();
         self.out += piece.area.len() as u64;
+        self.show();
         if let Some(segment) = &mut self.segments[piece.home.index] {
             segment.free -= 1;
         }
@@ -450,8 +458,29 @@ impl Tables {
 
     fn count_back(&mut self, piece: &Piece) {
         self.out -= piece.area.len() as u64;
+        self.show();
         if let Some(segment) = &mut self.segments[piece.home.index] {
             segment.free += 1;
+        }
+    }
+
+    /// Stores how much memory there is, and how much of it is in use, in the status page.
+    #[inline]
+    fn show(&self) {
+        if let Some(line) = self.line.as_ref().filter(|line| line.is_current()) {
+            line.store(layout::LOAN_BYTES, self.out);
+            line.store(layout::USED, self.used);
+        }
+    }
+
+    /// Opens the pool's row in the status page. Without one nothing is shown.
+    fn open_row(&mut self) {
+        if self.line.is_none() {
+            let facts = Facts { kind: layout::POOL, context: self.context, ..Facts::default() };
+            self.line = Row::open(&facts).ok().map(|row| row.line(layout::LOANS));
+            if let Some(line) = &self.line {
+                line.store(layout::QUOTA, self.options.quota);
+            }
         }
     }
 
@@ -540,12 +569,14 @@ impl Tables {
         let fits = self.has_room(len);
         if fits {
             self.used += len;
+            self.show();
         }
         fits
     }
 
     pub(super) fn discharge(&mut self, len: u64) {
         self.used -= len;
+        self.show();
     }
 
     fn has_room(&self, len: u64) -> bool {
@@ -576,6 +607,7 @@ impl Tables {
             Box::new(Piece { home: BlockHome { index, segment: number, class, offset }, area })
         }));
         self.segments[index] = Some(BlockSegment { segment, number, class, blocks, free: blocks });
+        self.show();
         Ok(())
     }
 
@@ -591,6 +623,7 @@ impl Tables {
             classes[idle.class].remove_segment(idle.number);
             dropped.push(idle.segment);
         }
+        self.show();
     }
 
     /// Returns the dropped segments, which the caller unmaps without the lock.

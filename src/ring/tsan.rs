@@ -48,7 +48,7 @@ struct Reader {
 /// Returns both ends of a ring in one mapping without a mirror.
 fn ends() -> (Writer, Reader) {
     let len = control() + capacity();
-    let segment = Segment::create(len, len, Backing::default()).expect("memory");
+    let segment = Segment::create("slipring.test", (len, len), Backing::default()).expect("memory");
     let (mapping, ring, _descriptor) = segment.into_parts(control());
     let capacity = capacity() as u64;
     let (own, peer) = (mapping.clone(), mapping.clone());

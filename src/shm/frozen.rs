@@ -38,7 +38,7 @@ impl Draft {
     ///
     /// As [`Segment::create`](crate::shm::Segment::create).
     pub(crate) fn create(len: usize) -> Result<Self> {
-        let fd = create_memfd()?;
+        let fd = create_memfd("slipring.frozen")?;
         fill(&fd, len)?;
         let area = Mapping::map_draft(&fd, len)?.take_area(0);
         Ok(Self { area, fd, len })

@@ -35,12 +35,13 @@ pub(crate) use frozen::{Draft, Frozen};
 pub(crate) use loom_words::LoomWords;
 pub(crate) use mapped_segments::MappedSegments;
 pub(crate) use mapping::{
-    Area, ForeignMapping, Mapping, PeerMapping, node_of_caller, present_pages,
+    Area, ForeignMapping, MappedRing, Mapping, PeerMapping, node_of_caller, present_pages,
 };
 pub(crate) use order::Order;
 pub use segment::create_common;
 pub(crate) use segment::{
-    Backing, PeerSegment, Segment, TMPFS_MAGIC, allocate, check_file_size, memfd_device, most_freed,
+    Backing, PeerSegment, Segment, TMPFS_MAGIC, allocate, check_file_size, create_memfd,
+    memfd_device, most_freed,
 };
 
 /// The 64-bit words of a segment that this side writes.

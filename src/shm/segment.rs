@@ -37,16 +37,20 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment of `len` bytes. The part from `mirror` on is mapped twice. Both are multiples of the
-    /// page size. All bytes are zero.
+    /// Creates a segment of `len` bytes, with a name for `/proc`. The part from `mirror` on is mapped twice. Both are
+    /// multiples of the page size. All bytes are zero.
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::OutOfMemory`]: the kernel has no memory for all of `len`.
     /// - [`ErrorKind::FileSizeLimit`]: the process may not make files of this length.
     /// - [`ErrorKind::DescriptorLimit`]: no descriptor is free.
-    pub(crate) fn create(len: usize, mirror: usize, backing: Backing) -> Result<Self> {
-        let fd = create_memfd()?;
+    pub(crate) fn create(
+        name: &str,
+        (len, mirror): (usize, usize),
+        backing: Backing,
+    ) -> Result<Self> {
+        let fd = create_memfd(name)?;
         if backing.huge_pages {
             truncate(&fd, len)?;
             // The kernel gives shared memory huge pages only where a mapping with the advice faults them in.
@@ -71,6 +75,11 @@ impl Segment {
     /// Returns the bytes of this segment, without its mirror.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns the segment's inode, by which tools tell segments apart; 0 if the kernel does not say.
+    pub(crate) fn inode(&self) -> u64 {
+        rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_ino)
     }
 
     /// Returns the parts of this segment that follow `control`, and its descriptor, which the caller closes
@@ -98,7 +107,7 @@ impl Segment {
 /// [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`], [`ErrorKind::DescriptorLimit`]
 pub fn create_common(len: usize) -> Result<OwnedFd> {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-    let fd = create_memfd()?;
+    let fd = create_memfd("slipring.common")?;
     fill(&fd, len)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
     Ok(fd)
@@ -145,16 +154,20 @@ fn out_of_memory(len: usize, errno: Errno) -> Error {
     Error::with_source(ErrorKind::OutOfMemory { bytes: len as u64 }, errno)
 }
 
-pub(super) fn create_memfd() -> Result<OwnedFd> {
-    const NAME: &str = "slipring";
-    match MemfdOptions::default().allow_sealing(true).close_on_exec(true).create(NAME) {
+/// Creates an empty memfd. `/proc` shows its name, which nothing depends on but tools.
+///
+/// # Errors
+///
+/// [`ErrorKind::DescriptorLimit`], [`ErrorKind::Os`]
+pub(crate) fn create_memfd(name: &str) -> Result<OwnedFd> {
+    match MemfdOptions::default().allow_sealing(true).close_on_exec(true).create(name) {
         Ok(memfd) => Ok(memfd.into_file().into()),
         Err(memfd::Error::Create(error)) if error.raw_os_error() == Some(libc::EACCES) => {
             // `vm.memfd_noexec=2` demands this flag (Linux 6.3), which the crate does not have.
             let flags = rustix::fs::MemfdFlags::CLOEXEC
                 | rustix::fs::MemfdFlags::ALLOW_SEALING
                 | rustix::fs::MemfdFlags::NOEXEC_SEAL;
-            rustix::fs::memfd_create(NAME, flags).map_err(|errno| Error::os("memfd_create", errno))
+            rustix::fs::memfd_create(name, flags).map_err(|errno| Error::os("memfd_create", errno))
         }
         Err(
             memfd::Error::Create(error)
@@ -166,7 +179,7 @@ pub(super) fn create_memfd() -> Result<OwnedFd> {
 
 /// Returns the device number of memfds without huge pages, which no other file has, or `None` if none can be made.
 pub(crate) fn memfd_device() -> Option<u64> {
-    let stat = rustix::fs::fstat(create_memfd().ok()?).ok()?;
+    let stat = rustix::fs::fstat(create_memfd("slipring.probe").ok()?).ok()?;
     Some(stat.st_dev)
 }
 
@@ -175,6 +188,8 @@ pub(crate) fn memfd_device() -> Option<u64> {
 pub(crate) struct PeerSegment {
     mapping: PeerMapping,
     len: usize,
+    /// Its inode if it was [attached](Self::attach), otherwise 0.
+    inode: u64,
     /// What it counts for beside the one that was mapped first.
     _charge: Option<Charge>,
 }
@@ -194,8 +209,9 @@ impl PeerSegment {
         mirror: usize,
         prefault: bool,
     ) -> Result<Self> {
-        check(fd.as_fd(), len as u64, SEALS)?;
-        Self::map(fd, (len, is_counted), mirror, prefault)
+        let (_, inode) = check(fd.as_fd(), len as u64, SEALS)?;
+        let segment = Self::map(fd, (len, is_counted), mirror, prefault)?;
+        Ok(Self { inode, ..segment })
     }
 
     /// Returns the identity of a peer's segment of `len` bytes.
@@ -209,7 +225,7 @@ impl PeerSegment {
 
     /// Returns another reference to a segment, which counts for an account of its own.
     pub(super) fn shared(mapping: PeerMapping, len: usize, charge: Charge) -> Self {
-        Self { mapping, len, _charge: Some(charge) }
+        Self { mapping, len, inode: 0, _charge: Some(charge) }
     }
 
     /// Maps a segment that was [identified](Self::identify).
@@ -235,7 +251,7 @@ impl PeerSegment {
         } else if prefault {
             mapping.prefault()?;
         }
-        Ok(Self { mapping, len, _charge: None })
+        Ok(Self { mapping, len, inode: 0, _charge: None })
     }
 
     /// Counts the pages of a part of a peer's segment of `len` bytes. Returns `false` if this kernel does not report them.
@@ -250,6 +266,11 @@ impl PeerSegment {
 
     pub(crate) fn mapping(&self) -> &PeerMapping {
         &self.mapping
+    }
+
+    /// Returns the inode of a segment that was [attached](Self::attach), otherwise 0.
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Returns the bytes of this segment, without its mirror.

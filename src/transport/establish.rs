@@ -11,12 +11,14 @@ use crate::handshake::exchange::{Ours, Theirs};
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::Hello;
 use crate::handshake::peer::Credentials;
-use crate::handshake::role::Role;
+use crate::handshake::role::{Policy, Role};
 use crate::handshake::socket;
 use crate::link::env::LinkEnv;
 use crate::link::link::{Link, Returns, Terms};
 use crate::link::session::Session;
+use crate::pool::Pool;
 use crate::shm::Area;
+use crate::status::{self, Facts, Row};
 use crate::transport::connection::Connection;
 use crate::transport::options::Options;
 use crate::wake;
@@ -86,7 +88,7 @@ pub(super) fn establish(
     socket: Socket,
     (ours, theirs, charges): Sides,
 ) -> Result<Established> {
-    let Ours { hello, mapping, ring, .. } = ours;
+    let Ours { hello, mapping, ring, inode, .. } = ours;
     if let Some(node) = options.node_of_receiver(theirs.hello.numa_node)
         && let Err(error) = mapping.bind_to_node(node)
     {
@@ -101,15 +103,15 @@ pub(super) fn establish(
     };
     let peer = theirs.segment.mapping().clone();
     peer.count(charges.ring);
-    let returns = Returns::new((mapping.clone(), peer.clone()), &theirs.peer);
+    let row = open_row(&socket, env.pool(), (&hello, &theirs), inode)?;
+    let returns = Returns::new((mapping.clone(), peer.clone()), &theirs.peer, row.clone());
     let borrower = env.pool().open(Arc::new(returns), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
     let process = (theirs.peer.uid(), theirs.peer.pid());
     let link = Link::new(
         (mapping, peer),
-        socket,
-        theirs.peer,
+        (socket, theirs.peer),
         terms,
         interrupts,
         borrower,
@@ -117,6 +119,7 @@ pub(super) fn establish(
             (charges.account, charges.descriptors),
             (process, env.mapped().clone()),
         ),
+        (row, theirs.segment.inode()),
     );
     let link = Arc::new(link);
     if let Err(error) = env.watch(&link) {
@@ -125,6 +128,42 @@ pub(super) fn establish(
     }
     let session = Session::new(link, env.clone());
     Ok(Established { session, ring, role: theirs.hello.role })
+}
+
+/// Opens the row of a link in the status page.
+fn open_row(
+    socket: &Socket,
+    pool: &Pool,
+    (ours, theirs): (&Hello, &Theirs),
+    own: u64,
+) -> Result<Arc<Row>> {
+    let (accepted, address) = socket::names(socket);
+    let role = match (ours.role, accepted) {
+        (Role::Publisher, _) => status::layout::PUBLISHES,
+        (Role::Subscriber(_), _) => status::layout::SUBSCRIBES,
+        (Role::Link, true) => status::layout::ACCEPTED,
+        (Role::Link, false) => status::layout::CONNECTED,
+    };
+    let subscriber = [ours.role, theirs.hello.role].into_iter().find_map(|role| match role {
+        Role::Subscriber(policy) => Some(policy),
+        _ => None,
+    });
+    let policy = match subscriber {
+        Some(Policy::Every) => 1,
+        Some(Policy::Newest(depth)) => 2 | u64::from(depth) << 24,
+        Some(Policy::Latest) => 3,
+        None => 0,
+    };
+    Row::open(&Facts {
+        kind: status::layout::LINK,
+        role: role | policy << 8,
+        peer: (theirs.peer.pid(), theirs.peer.uid()),
+        own,
+        theirs: theirs.segment.inode(),
+        context: pool.number(),
+        limit: theirs.hello.loan_slots.into(),
+        address: &address,
+    })
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ use crate::handshake::peer::Credentials;
 use crate::handshake::role::Service;
 use crate::handshake::{exchange, socket};
 use crate::shm::fork::Generation;
+use crate::status::layout::{ACCEPTED, END, LISTENER as LISTENER_ROW, PUBLISHES, REFUSED, SILENT};
+use crate::status::{Facts, Line, Row};
 use crate::transport::allowance::Allowance;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
@@ -127,6 +129,8 @@ pub struct Listener {
     /// Until then the epoll instance does not watch the socket, and the timer runs.
     rests_until: Option<Instant>,
     stats: ListenerStats,
+    /// The line of the status page with these counts.
+    line: Line,
     generation: Generation,
     /// The file to remove on drop.
     path: Option<SocketPath>,
@@ -186,6 +190,16 @@ impl Listener {
                 .map_err(|errno| Error::os("epoll_ctl", errno))?;
         }
         let reserve = reserve_descriptor(&socket);
+        let row = Row::open(&Facts {
+            kind: LISTENER_ROW,
+            role: match service {
+                Service::Links => ACCEPTED,
+                Service::Broadcast(_) => PUBLISHES,
+            },
+            context: core.pool().number(),
+            address: &socket::names(&socket).1,
+            ..Facts::default()
+        })?;
         let generation = Generation::current()?;
         Ok(Self {
             core,
@@ -202,6 +216,7 @@ impl Listener {
             stuck: false,
             rests_until: None,
             stats: ListenerStats::default(),
+            line: row.line(END),
             generation,
             path: None,
         })
@@ -210,6 +225,11 @@ impl Listener {
     /// Returns the address, or `None` if the socket was inherited.
     pub fn address(&self) -> Option<&Address> {
         self.address.as_ref()
+    }
+
+    /// Returns the address as the kernel says it, for the status page.
+    pub(crate) fn name(&self) -> Vec<u8> {
+        socket::names(&self.socket).1
     }
 
     /// Returns the counts of this listener.
@@ -439,6 +459,7 @@ impl Listener {
         match answer {
             Ok(connection) => {
                 self.stats.accepted += 1;
+                self.line.store(0, self.stats.accepted);
                 Ok(Checked::Connected(Box::new(connection)))
             }
             Err(error) => {
@@ -458,6 +479,7 @@ impl Listener {
 
     fn note(&mut self, error: &Error) {
         self.stats.refused += 1;
+        self.line.store(REFUSED, self.stats.refused);
         tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
     }
 
@@ -546,6 +568,7 @@ impl Listener {
             let _ = epoll::delete(&self.epoll, &peer.socket);
             socket::end(&peer.socket);
             self.stats.silent += 1;
+            self.line.store(SILENT, self.stats.silent);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::channel::inbox::{Flow, Inbox};
 use crate::error::Result;
+use crate::status::Awaited;
 use crate::wake::before_last_look;
 
 impl Inbox {
@@ -28,7 +29,7 @@ impl Inbox {
         let woken = control_socket.data_woken() || !is_read;
         if self.flow != Flow::Armed || woken {
             self.flow = Flow::Armed;
-            before_last_look(self.data.arm(&self.link));
+            before_last_look(self.data.arm(&self.link, Awaited::Message));
         }
         drop(control_socket);
         Ok(self.is_ready())

@@ -8,6 +8,7 @@ use crate::channel::inbox::{Flow, Inbox};
 use crate::channel::readiness::Watch;
 use crate::error::{Fault, Result, TryRecvError};
 use crate::patience::RecvPatience;
+use crate::status::Awaited;
 
 impl Receiver {
     /// Returns whether a promised record is missing, of which no header tells.
@@ -23,7 +24,7 @@ impl Receiver {
             return false;
         }
         *flow = Flow::Armed;
-        data.arm(link)
+        data.arm(link, Awaited::Message)
     }
 
     /// Publishes that this half is awake.

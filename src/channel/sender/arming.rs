@@ -6,6 +6,7 @@ use crate::channel::sender::Sender;
 use crate::error::Result;
 use crate::patience::after;
 use crate::ring::Header;
+use crate::status::{Awaited, State};
 use crate::wake::before_last_look;
 
 /// The room that an armed sender waits for.
@@ -34,7 +35,9 @@ impl Sender {
     /// Arms as [`arm`](Self::arm) does, until the sender [finds](Self::found) room in the pool.
     pub(crate) fn arm_for_pool(&mut self) -> Result<()> {
         self.wanted.pool = true;
-        self.arm().map(drop)
+        self.arm()?;
+        self.room.status().wait(State::Armed, Awaited::Memory);
+        Ok(())
     }
 
     /// Notes that the sender found room for a record, and for its block if it is `pooled`. A sender that found all the room that
@@ -68,13 +71,13 @@ impl Sender {
         taken.map_err(|error| link.fail(error))?;
         control_socket.room_woken();
         let data_woken = control_socket.is_data_woken();
-        before_last_look(self.room.arm(link));
+        before_last_look(self.room.arm(link, Awaited::Room));
         Ok(data_woken)
     }
 
     /// Publishes that this half sleeps on the socket. The caller issues the barrier and checks once more.
     pub(crate) fn doze(&mut self) -> bool {
-        self.room.arm(&self.link)
+        self.room.arm(&self.link, Awaited::Room)
     }
 
     /// Returns the deadline of an operation that starts now and waits for

@@ -175,7 +175,10 @@ impl Sender {
                 Err(TrySendError::Full { .. }) => {
                     self.await_pool(bytes_of(attachments), start, deadline)?
                 }
-                posted => return posted,
+                posted => {
+                    self.room.status().run();
+                    return posted;
+                }
             }
         }
     }

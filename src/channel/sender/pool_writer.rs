@@ -11,6 +11,7 @@ use crate::link::session::Session;
 use crate::patience::SendPatience;
 use crate::pool::{Lacking, Pool};
 use crate::ring::{Header, Kind};
+use crate::status::Awaited;
 
 /// The longest sleep while a sender waits for events without a bell: blocks that other peers return, and room on the
 /// socket.
@@ -91,7 +92,10 @@ impl Sender {
                 Err(TrySendError::Full { .. }) => {
                     self.await_pool(Pool::block_len(len), start, deadline)?
                 }
-                answer => return answer,
+                answer => {
+                    self.room.status().run();
+                    return answer;
+                }
             }
         }
     }
@@ -182,7 +186,7 @@ impl Sender {
         let Session { link, env, .. } = &**session;
         // The peer rings for each loan that it returns. Nobody rings for the blocks of other peers.
         let oldest = env.pool().oldest_loan(link.borrower());
-        let waited = room.wait(link, Some(deadline), Some(SLICE), || {
+        let waited = room.wait(link, Awaited::Memory, (Some(deadline), Some(SLICE)), || {
             oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
         });
         match waited {

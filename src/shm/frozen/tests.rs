@@ -27,7 +27,8 @@ fn frozen_memory_is_read_by_everybody_and_written_by_nobody() {
 
 #[test]
 fn memory_that_its_owner_can_write_is_not_taken_for_frozen() {
-    let writable = Segment::create(page_size(), page_size(), Backing::default()).unwrap();
+    let writable =
+        Segment::create("slipring.test", (page_size(), page_size()), Backing::default()).unwrap();
     let fd = writable.fd().try_clone_to_owned().unwrap();
     let error = Frozen::attach(fd, page_size(), false).unwrap_err();
     let seals = matches!(error.kind(), ErrorKind::Fault(Fault::Seals { .. }));

@@ -10,7 +10,7 @@ const PEER: Process = (1000, Some(7));
 const OTHER: Process = (1000, Some(8));
 
 fn segment() -> Segment {
-    Segment::create(page_size(), page_size(), Backing::default()).unwrap()
+    Segment::create("slipring.test", (page_size(), page_size()), Backing::default()).unwrap()
 }
 
 fn attach(mapped: &MappedSegments, peer: Process, segment: &Segment) -> (PeerSegment, Arc<()>) {

@@ -9,7 +9,7 @@ use crate::shm::{Backing, Segment};
 #[test]
 fn words_outside_of_a_mapping_are_refused() {
     let page = page_size();
-    let segment = Segment::create(page, page, Backing::default()).unwrap();
+    let segment = Segment::create("slipring.test", (page, page), Backing::default()).unwrap();
     let (mapping, _area, _descriptor) = segment.into_parts(64);
     let is_refused = |access: &dyn Fn()| catch_unwind(AssertUnwindSafe(access)).is_err();
     let last = page - 8;
@@ -55,7 +55,7 @@ impl Drop for Probe {
 #[test]
 fn a_large_mapping_is_unmapped_on_a_thread_of_its_own_and_counts_until_then() {
     let unmapped_by = |len| {
-        let fd = create_memfd().unwrap();
+        let fd = create_memfd("slipring.test").unwrap();
         fill(&fd, len).unwrap();
         let mapping = PeerMapping::map(&fd, len, len).unwrap();
         let (said, heard) = std::sync::mpsc::sync_channel(1);
@@ -77,7 +77,7 @@ fn a_large_mapping_is_unmapped_on_a_thread_of_its_own_and_counts_until_then() {
 #[test]
 fn the_mapping_of_a_part_is_unmapped_on_another_thread_if_the_object_is_or_may_become_large() {
     let unmapped_by = |len: usize, is_sealed: bool| {
-        let fd = create_memfd().unwrap();
+        let fd = create_memfd("slipring.test").unwrap();
         fill(&fd, len).unwrap();
         if is_sealed {
             rustix::fs::fcntl_add_seals(&fd, rustix::fs::SealFlags::GROW).unwrap();

@@ -1,0 +1,195 @@
+//! The row of one object, and its lines of counters.
+
+use std::sync::Arc;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::Result;
+use crate::shm::{MappedRing, OwnRing, OwnWords};
+use crate::status::layout::{self, ADDRESS_MOST};
+use crate::status::page::Page;
+use crate::sync::Ordering;
+
+/// Bytes of a line.
+const LINE: u64 = 64;
+
+/// What stays true of an object while it lives. See [`layout`] for each field.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Facts<'a> {
+    pub(crate) kind: u64,
+    pub(crate) role: u64,
+    pub(crate) peer: (Option<u32>, u32),
+    pub(crate) own: u64,
+    pub(crate) theirs: u64,
+    pub(crate) context: u64,
+    pub(crate) limit: u64,
+    /// The address as in `sun_path`.
+    pub(crate) address: &'a [u8],
+}
+
+/// The row of an object. The drop frees it.
+#[derive(Debug)]
+pub(crate) struct Row {
+    page: Arc<Page>,
+    index: u32,
+}
+
+impl Row {
+    /// Returns the row of a new object.
+    ///
+    /// # Errors
+    ///
+    /// As those of a segment: this process has no page yet, and none can be made.
+    pub(crate) fn open(facts: &Facts<'_>) -> Result<Arc<Self>> {
+        let page = Page::get()?;
+        let (index, number) = page.take();
+        let row = Self { page, index };
+        if !Page::is_spare(index) {
+            row.fill(number, facts);
+        }
+        Ok(Arc::new(row))
+    }
+
+    fn fill(&self, number: u64, facts: &Facts<'_>) {
+        let words = self.page.words();
+        let start = Page::start(self.index);
+        let store = |at: usize, value| words.store(start + at, value, Ordering::Relaxed);
+        (layout::SINCE..layout::ROW).step_by(8).for_each(|at| store(at, 0));
+        store(layout::SINCE, now(ClockId::Monotonic));
+        store(layout::ROLE, facts.role);
+        let (pid, uid) = facts.peer;
+        store(layout::PEER, u64::from(pid.unwrap_or(0)) | u64::from(uid) << 32);
+        store(layout::OWN, facts.own);
+        store(layout::THEIRS, facts.theirs);
+        store(layout::CONTEXT, facts.context);
+        store(layout::LIMIT, facts.limit);
+        let address = &facts.address[..facts.address.len().min(ADDRESS_MOST)];
+        store(layout::ADDRESS_LEN, address.len() as u64);
+        for (at, bytes) in address.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            store(layout::ADDRESS + 8 * at, u64::from_ne_bytes(word));
+        }
+        let stamp = facts.kind | number << 8;
+        words.store(start + layout::STAMP, stamp, Ordering::Release);
+    }
+
+    /// Returns the line at an offset in the row.
+    pub(crate) fn line(self: &Arc<Self>, at: usize) -> Line {
+        let words = self.page.words().ring(Page::start(self.index) + at, LINE);
+        Line { words, row: self.clone() }
+    }
+
+    /// Returns the line of a half.
+    pub(crate) fn half(self: &Arc<Self>, at: usize) -> Half {
+        Half { line: self.line(at), awaited: None }
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        // In a forked child the page is not mapped.
+        if self.page.generation().is_current() {
+            if !Page::is_spare(self.index) {
+                let stamp = Page::start(self.index) + layout::STAMP;
+                self.page.words().store(stamp, 0, Ordering::Relaxed);
+            }
+            self.page.give_back(self.index);
+        }
+    }
+}
+
+/// A line of a row. It keeps the row.
+#[derive(Debug)]
+pub(crate) struct Line {
+    words: MappedRing,
+    row: Arc<Row>,
+}
+
+impl Line {
+    /// Stores a word, by its offset in the line. The caller has checked that it is no forked child.
+    #[inline(always)]
+    pub(crate) fn store(&self, at: usize, value: u64) {
+        self.words.store(at as u64, value, Ordering::Relaxed);
+    }
+
+    /// Returns whether the calling process made the page.
+    #[inline(always)]
+    pub(crate) fn is_current(&self) -> bool {
+        self.row.page.generation().is_current()
+    }
+}
+
+/// What a half does while it does not run its user's code.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum State {
+    /// It polls.
+    Polling = layout::POLLING as isize,
+    /// It sleeps on a futex.
+    Parked = layout::PARKED as isize,
+    /// A thread sleeps on a descriptor for it.
+    Armed = layout::ARMED as isize,
+}
+
+/// What a half waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    Message = layout::FOR_MESSAGE as isize,
+    /// Room in the ring, or in the slots of a topic.
+    Room = layout::FOR_ROOM as isize,
+    /// Memory of the pool, or the return of a loan.
+    Memory = layout::FOR_MEMORY as isize,
+    /// That the peer reads its socket.
+    Packets = layout::FOR_PACKETS as isize,
+}
+
+/// The line of a sender or a receiver: what has passed it, and what it does.
+#[derive(Debug)]
+pub(crate) struct Half {
+    line: Line,
+    /// What it waits for, as far as the line says.
+    awaited: Option<Awaited>,
+}
+
+impl Half {
+    /// Stores how many messages and bytes have passed.
+    #[inline(always)]
+    pub(crate) fn passed(&self, messages: u64, bytes: u64) {
+        self.line.store(layout::MESSAGES, messages);
+        self.line.store(layout::BYTES, bytes);
+    }
+
+    /// Stores another word.
+    #[inline]
+    pub(crate) fn store(&self, at: usize, value: u64) {
+        self.line.store(at, value);
+    }
+
+    /// Stores how the half waits, and for what. A wait that goes on keeps its start.
+    pub(crate) fn wait(&mut self, state: State, awaited: Awaited) {
+        if self.awaited != Some(awaited) {
+            self.awaited = Some(awaited);
+            self.line.store(layout::STATE_SINCE, now(ClockId::MonotonicCoarse));
+        }
+        self.line.store(layout::STATE, state as u64 | (awaited as u64) << 8);
+    }
+
+    /// Stores that the half runs its user's code.
+    #[inline]
+    pub(crate) fn run(&mut self) {
+        if self.awaited.take().is_some() {
+            self.line.store(layout::STATE, layout::RUNNING);
+        }
+    }
+
+    /// Stores that the half is dropped.
+    pub(crate) fn leave(&mut self) {
+        self.line.store(layout::STATE_SINCE, now(ClockId::MonotonicCoarse));
+        self.line.store(layout::STATE, layout::GONE);
+    }
+}
+
+fn now(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
