@@ -21,6 +21,27 @@ impl Failure {
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self { code: 1, text: text.into() }
     }
+
+    /// Returns the failure of a command that waited in vain.
+    pub(crate) fn too_late(text: impl Into<String>) -> Self {
+        Self { code: 6, text: text.into() }
+    }
+
+    /// Returns the end of a command whose reader went away, as `head` does. It is no failure, and nobody is told.
+    pub(crate) fn unread() -> Self {
+        Self { code: 0, text: String::new() }
+    }
+
+    /// Returns whether there is something to tell.
+    pub(crate) fn is_told(&self) -> bool {
+        !self.text.is_empty()
+    }
+
+    /// Returns the failure with the thing that it concerns in front.
+    pub(crate) fn of(self, what: impl fmt::Display) -> Self {
+        let text = if self.is_told() { format!("{what}: {}", self.text) } else { self.text };
+        Self { text, ..self }
+    }
 }
 
 impl fmt::Display for Failure {

@@ -1,0 +1,4 @@
+//! The commands of `slipring`, as processes.
+
+mod round_trips;
+mod support;
