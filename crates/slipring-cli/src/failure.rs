@@ -58,7 +58,8 @@ impl From<slipring::Error> for Failure {
             | ErrorKind::PeerNotAdmitted { .. }
             | ErrorKind::RefusedByPeer { .. }
             | ErrorKind::WrongService { .. }
-            | ErrorKind::PolicyRefused => 4,
+            | ErrorKind::PolicyRefused
+            | ErrorKind::Evicted { .. } => 4,
             ErrorKind::PeerClosed | ErrorKind::PeerDied => 5,
             ErrorKind::TimedOut { .. } => 6,
             _ => 1,

@@ -8,23 +8,39 @@
 //! | `interrupt` | the wish of the user that a command ends |
 //! | `quantity` | times and lengths, as a person writes and reads them |
 //! | `process` | what `/proc` tells of a process |
+//! | `stamp` | a time of the clock, as it is printed |
+//! | `topic` | a subscription, as the commands ask for it |
+//! | `message` | what a line tells of a message |
+//! | `npy`, `safetensors` | the heads of files of tensors |
+//! | `payload` | what `pub` sends |
+//! | `store` | messages as files of a folder |
 //! | `latency` | the quantiles of a measurement |
 //! | `round_trip` | messages that go to an `echo` end and come back |
 //! | `floor` | round trips over a socket pair |
-//! | `echo`, `ping`, `bench` | the commands of these names |
+//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz` | the commands |
 
 mod bench;
 mod echo;
 mod escaped;
 mod failure;
 mod floor;
+mod hz;
 mod interrupt;
 mod latency;
+mod message;
+mod npy;
 mod output;
+mod payload;
 mod ping;
 mod process;
+mod publish;
 mod quantity;
 mod round_trip;
+mod safetensors;
+mod stamp;
+mod store;
+mod subscribe;
+mod topic;
 
 use std::process::ExitCode;
 
@@ -52,6 +68,12 @@ enum Command {
     Ping(ping::Ping),
     /// Measure latency and rate to a `slipring echo`, beside a Unix socket pair in the same moments
     Bench(bench::Bench),
+    /// Publish lines of standard input, files, or tensors of .npy and .safetensors files
+    Pub(publish::Publish),
+    /// Print a line for each message of a topic, or store them
+    Sub(subscribe::Subscribe),
+    /// Tell how often the messages of a topic come
+    Hz(hz::Hz),
 }
 
 fn main() -> ExitCode {
@@ -72,5 +94,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Echo(echo) => echo.run(output),
         Command::Ping(ping) => ping.run(output),
         Command::Bench(bench) => bench.run(output),
+        Command::Pub(publish) => publish.run(output),
+        Command::Sub(subscribe) => subscribe.run(output),
+        Command::Hz(hz) => hz.run(output),
     }
 }

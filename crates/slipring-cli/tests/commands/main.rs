@@ -2,3 +2,4 @@
 
 mod round_trips;
 mod support;
+mod topics;
