@@ -96,21 +96,23 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Returns the address that a connected socket was accepted on, with `true`, or the one that it connected to; as in `sun_path`,
-/// and empty if neither end has one.
-pub(crate) fn names(socket: &OwnedFd) -> (bool, Vec<u8>) {
-    let name = |any: Result<SocketAddrAny, Errno>| {
-        let name = SocketAddrUnix::try_from(any.ok()?).ok()?;
-        let abstract_name = name.abstract_name().map(|name| [&[0], name].concat());
-        abstract_name.or_else(|| name.path_bytes().map(<[u8]>::to_vec))
+/// Returns the address of a listening socket, or of a socket that one has accepted, as in `sun_path`; empty if it has none.
+pub(crate) fn own_name(socket: &OwnedFd) -> Vec<u8> {
+    name_of(rustix::net::getsockname(socket).ok())
+}
+
+/// Returns the address that a socket has connected to, as [`own_name`] does.
+pub(crate) fn peer_name(socket: &OwnedFd) -> Vec<u8> {
+    name_of(rustix::net::getpeername(socket).ok().flatten())
+}
+
+fn name_of(name: Option<SocketAddrAny>) -> Vec<u8> {
+    let Some(name) = name.and_then(|name| SocketAddrUnix::try_from(name).ok()) else {
+        return Vec::new();
     };
-    match name(rustix::net::getsockname(socket)) {
-        Some(name) => (true, name),
-        None => (
-            false,
-            name(rustix::net::getpeername(socket).and_then(|name| name.ok_or(Errno::NOTCONN)))
-                .unwrap_or_default(),
-        ),
+    match name.abstract_name() {
+        Some(name) => [&[0], name].concat(),
+        None => name.path_bytes().unwrap_or_default().to_vec(),
     }
 }
 

@@ -29,3 +29,6 @@ pub(crate) fn next_context() -> u64 {
 
 /// The name of the page's memfd.
 pub const NAME: &str = "slipring.status";
+
+#[cfg(all(test, not(slipring_loom)))]
+mod tests;

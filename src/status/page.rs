@@ -113,6 +113,13 @@ impl Page {
         index == SPARE
     }
 
+    /// Returns the path by which this process opens the page as a tool does.
+    #[cfg(test)]
+    pub(super) fn path(&self) -> String {
+        use std::os::fd::AsRawFd;
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd())
+    }
+
     pub(super) fn words(&self) -> &Mapping {
         &self.words
     }

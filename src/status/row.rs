@@ -32,6 +32,8 @@ pub(crate) struct Facts<'a> {
 pub(crate) struct Row {
     page: Arc<Page>,
     index: u32,
+    #[cfg(test)]
+    number: u64,
 }
 
 impl Row {
@@ -43,7 +45,12 @@ impl Row {
     pub(crate) fn open(facts: &Facts<'_>) -> Result<Arc<Self>> {
         let page = Page::get()?;
         let (index, number) = page.take();
-        let row = Self { page, index };
+        let row = Self {
+            page,
+            index,
+            #[cfg(test)]
+            number,
+        };
         if !Page::is_spare(index) {
             row.fill(number, facts);
         }
@@ -72,6 +79,12 @@ impl Row {
         }
         let stamp = facts.kind | number << 8;
         words.store(start + layout::STAMP, stamp, Ordering::Release);
+    }
+
+    /// Returns the number in the stamp.
+    #[cfg(test)]
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Returns the line at an offset in the row.

@@ -23,7 +23,7 @@ use crate::handshake::{exchange, socket};
 use crate::pool::Pool;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
-use crate::transport::establish::Established;
+use crate::transport::establish::{End, Established};
 use crate::transport::listener::Listener;
 use crate::transport::options::Options;
 use crate::wake::{Spin, SpinPolicy};
@@ -223,7 +223,10 @@ impl Context {
         loop {
             match self.core.accept(&socket, Service::Links, |_, _| true)? {
                 Offer::Accepted(sides) => {
-                    return Ok(self.core.establish(socket, *sides)?.into_connection());
+                    return Ok(self
+                        .core
+                        .establish(socket, *sides, End::Accepting)?
+                        .into_connection());
                 }
                 Offer::Overdrawn(error) => return Err(error),
                 Offer::Silent => {

@@ -19,7 +19,9 @@ use crate::link::env::LinkEnv;
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 use crate::shm::node_of_caller;
-use crate::transport::establish::{Established, LINK_DESCRIPTORS, LinkCharges, Sides, establish};
+use crate::transport::establish::{
+    End, Established, LINK_DESCRIPTORS, LinkCharges, Sides, establish,
+};
 use crate::transport::options::Options;
 use crate::wake;
 
@@ -79,7 +81,7 @@ impl Core {
             |peer: &Credentials, hello: &Hello| LinkCharges::new(&self.options, peer, hello, 0);
         let rules = self.options.rules(Service::Links);
         let (theirs, charges) = exchange::connect(rules, &socket, &ours, times, meanwhile, charge)?;
-        self.establish(socket, (ours, theirs, charges))
+        self.establish(socket, (ours, theirs, charges), End::Connecting)
     }
 
     /// Accepts a peer over a connected socket, if its Hello has come and its user `may_cost` so much.
@@ -100,8 +102,8 @@ impl Core {
     }
 
     /// Makes the link of a handshake.
-    pub(super) fn establish(&self, socket: Socket, sides: Sides) -> Result<Established> {
-        establish(&self.options, &self.env, socket, sides)
+    pub(super) fn establish(&self, socket: Socket, sides: Sides, end: End) -> Result<Established> {
+        establish(&self.options, &self.env, (socket, end), sides)
     }
 
     /// Returns this side of a new link.

@@ -44,6 +44,13 @@ impl Established {
     }
 }
 
+/// The end of a socket that this side has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Connecting,
+    Accepting,
+}
+
 /// The two sides of a handshake.
 pub(super) type Sides = (Ours, Theirs, LinkCharges);
 
@@ -85,7 +92,7 @@ impl LinkCharges {
 pub(super) fn establish(
     options: &Options,
     env: &Arc<LinkEnv>,
-    socket: Socket,
+    (socket, end): (Socket, End),
     (ours, theirs, charges): Sides,
 ) -> Result<Established> {
     let Ours { hello, mapping, ring, inode, .. } = ours;
@@ -103,7 +110,7 @@ pub(super) fn establish(
     };
     let peer = theirs.segment.mapping().clone();
     peer.count(charges.ring);
-    let row = open_row(&socket, env.pool(), (&hello, &theirs), inode)?;
+    let row = open_row((&socket, end), env.pool(), (&hello, &theirs), inode)?;
     let returns = Returns::new((mapping.clone(), peer.clone()), &theirs.peer, row.clone());
     let borrower = env.pool().open(Arc::new(returns), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
@@ -132,17 +139,20 @@ pub(super) fn establish(
 
 /// Opens the row of a link in the status page.
 fn open_row(
-    socket: &Socket,
+    (socket, end): (&Socket, End),
     pool: &Pool,
     (ours, theirs): (&Hello, &Theirs),
     own: u64,
 ) -> Result<Arc<Row>> {
-    let (accepted, address) = socket::names(socket);
-    let role = match (ours.role, accepted) {
+    let address = match end {
+        End::Connecting => socket::peer_name(socket),
+        End::Accepting => socket::own_name(socket),
+    };
+    let role = match (ours.role, end) {
         (Role::Publisher, _) => status::layout::PUBLISHES,
         (Role::Subscriber(_), _) => status::layout::SUBSCRIBES,
-        (Role::Link, true) => status::layout::ACCEPTED,
-        (Role::Link, false) => status::layout::CONNECTED,
+        (Role::Link, End::Accepting) => status::layout::ACCEPTED,
+        (Role::Link, End::Connecting) => status::layout::CONNECTED,
     };
     let subscriber = [ours.role, theirs.hello.role].into_iter().find_map(|role| match role {
         Role::Subscriber(policy) => Some(policy),
@@ -161,7 +171,7 @@ fn open_row(
         own,
         theirs: theirs.segment.inode(),
         context: pool.number(),
-        limit: theirs.hello.loan_slots.into(),
+        limit: theirs.hello.loan_slots.min(pool.loan_limit().blocks).into(),
         address: &address,
     })
 }

@@ -36,7 +36,7 @@ use crate::status::{Facts, Line, Row};
 use crate::transport::allowance::Allowance;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
-use crate::transport::establish::Established;
+use crate::transport::establish::{End, Established};
 use crate::transport::socket_path::SocketPath;
 
 /// The key of the listening socket; half-open peers have others.
@@ -197,7 +197,7 @@ impl Listener {
                 Service::Broadcast(_) => PUBLISHES,
             },
             context: core.pool().number(),
-            address: &socket::names(&socket).1,
+            address: &socket::own_name(&socket),
             ..Facts::default()
         })?;
         let generation = Generation::current()?;
@@ -229,7 +229,7 @@ impl Listener {
 
     /// Returns the address as the kernel says it, for the status page.
     pub(crate) fn name(&self) -> Vec<u8> {
-        socket::names(&self.socket).1
+        socket::own_name(&self.socket)
     }
 
     /// Returns the counts of this listener.
@@ -453,7 +453,7 @@ impl Listener {
                 self.note(&error);
                 return Ok(Checked::Over);
             }
-            Ok(Offer::Accepted(sides)) => self.core.establish(socket, *sides),
+            Ok(Offer::Accepted(sides)) => self.core.establish(socket, *sides, End::Accepting),
             Err(error) => Err(error),
         };
         match answer {

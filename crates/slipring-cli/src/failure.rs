@@ -22,6 +22,11 @@ impl Failure {
         Self { code: 1, text: text.into() }
     }
 
+    /// Returns the failure of a command whose object is not there.
+    pub(crate) fn not_found(text: impl Into<String>) -> Self {
+        Self { code: 3, text: text.into() }
+    }
+
     /// Returns the failure of a command that waited in vain.
     pub(crate) fn too_late(text: impl Into<String>) -> Self {
         Self { code: 6, text: text.into() }

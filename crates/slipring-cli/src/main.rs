@@ -17,7 +17,8 @@
 //! | `latency` | the quantiles of a measurement |
 //! | `round_trip` | messages that go to an `echo` end and come back |
 //! | `floor` | round trips over a socket pair |
-//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz` | the commands |
+//! | `look` | what status pages and `/proc` tell of all processes |
+//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `ls`, `why` | the commands |
 
 mod bench;
 mod echo;
@@ -27,6 +28,8 @@ mod floor;
 mod hz;
 mod interrupt;
 mod latency;
+mod look;
+mod ls;
 mod message;
 mod npy;
 mod output;
@@ -41,6 +44,7 @@ mod stamp;
 mod store;
 mod subscribe;
 mod topic;
+mod why;
 
 use std::process::ExitCode;
 
@@ -62,6 +66,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// List listeners, topics and links of this machine, and what each side does
+    Ls(ls::Ls),
+    /// Tell who waits for whom, since when, and where that ends
+    Why(why::Why),
     /// Listen on an address, and send each message back to whoever sent it
     Echo(echo::Echo),
     /// Send messages to a `slipring echo`, and tell how long each takes there and back
@@ -91,6 +99,8 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Failure> {
     let output = Output::new(cli.json);
     match cli.command {
+        Command::Ls(ls) => ls.run(output),
+        Command::Why(why) => why.run(output),
         Command::Echo(echo) => echo.run(output),
         Command::Ping(ping) => ping.run(output),
         Command::Bench(bench) => bench.run(output),

@@ -1,0 +1,22 @@
+//! What the processes of this machine do with slipring, as their status pages and `/proc` tell it.
+//!
+//! ```text
+//!   /proc/PID/fd ──▶ page ──▶ row ─┐
+//!   /proc/PID/maps ─────▶ maps ────┼──▶ scene: processes, and links whose two sides agree
+//!   /proc/PID/stat ─────▶ process ─┘
+//! ```
+//!
+//! 1. A page is its owner's word. What is not confirmed by the kernel or by the other side is marked.
+//! 2. A page is a file that its owner may change at any moment: it is copied, and the copy is judged.
+//! 3. No more than a bounded part of what a process shows is read.
+
+mod descriptors;
+mod listening;
+mod maps;
+mod owner;
+mod page;
+mod row;
+mod scene;
+
+pub(crate) use row::{Awaited, Doing, Half, Kind, Role, Row};
+pub(crate) use scene::{Scene, Side, Trust};

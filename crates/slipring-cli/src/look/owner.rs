@@ -1,0 +1,87 @@
+//! A process that is looked at: what `/proc` tells of it.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::escaped::Escaped;
+
+/// A process of this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    pid: u32,
+    uid: u32,
+    command: String,
+    /// As in `proc(5)`.
+    state: char,
+    /// When it started, in clock ticks: with the pid it names one process.
+    started: u64,
+    /// Its pid in its own namespace.
+    inner: u32,
+}
+
+impl Owner {
+    /// Looks at a process. `None`: it has ended.
+    pub(crate) fn look(pid: u32) -> Option<Self> {
+        let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // pid (command) state …: the command may hold parentheses itself.
+        let from = stat.iter().position(|byte| *byte == b'(')? + 1;
+        let to = stat.iter().rposition(|byte| *byte == b')')?;
+        let command = Escaped(stat.get(from..to)?).to_string();
+        let rest = std::str::from_utf8(stat.get(to + 2..)?).ok()?;
+        let mut fields = rest.split(' ');
+        let state = fields.next()?.chars().next()?;
+        // The 22nd field; the state is the third.
+        let started = fields.nth(18)?.parse().ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let inner = inner.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+        Some(Self { pid, uid, command, state, started, inner: inner.unwrap_or(pid) })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    pub(crate) fn command(&self) -> &str {
+        &self.command
+    }
+
+    pub(crate) fn inner(&self) -> u32 {
+        self.inner
+    }
+
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Returns why the process does nothing at all, if so.
+    pub(crate) fn halted(&self) -> Option<&'static str> {
+        match self.state {
+            'T' => Some("stopped (T)"),
+            't' => Some("stopped by a debugger (t)"),
+            'Z' | 'X' => Some("ended, and not waited for by its parent (Z)"),
+            _ => None,
+        }
+    }
+
+    /// Returns what a process does that does not wait for slipring.
+    pub(crate) fn otherwise(&self) -> &'static str {
+        match self.state {
+            'R' => "computes",
+            'D' => "waits for a device",
+            _ => "sleeps in something else",
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.command, self.pid)
+    }
+}

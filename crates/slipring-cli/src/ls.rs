@@ -1,0 +1,330 @@
+//! `slipring ls`: listeners, topics and links of this machine, a line each.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::look::{Awaited, Doing, Half, Kind, Role, Scene, Side, Trust};
+use crate::output::Output;
+
+/// The arguments of `slipring ls`.
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Show only what has this address
+    address: Option<slipring::Address>,
+}
+
+/// A line of `slipring ls`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Line {
+    kind: &'static str,
+    address: String,
+    /// Of a link: the side that connected or subscribes is the second one.
+    process: Option<SideLine>,
+    peer: Option<SideLine>,
+    /// Seconds since it was made.
+    age: Option<f64>,
+    /// A subscriber's policy.
+    policy: Option<String>,
+    accepted: Option<u64>,
+    refused: Option<u64>,
+    subscribers: Option<usize>,
+    version: u32,
+    /// `confirmed` by both sides, `one-sided`, or `contradicted` by the kernel.
+    trust: &'static str,
+}
+
+/// One side of a line.
+#[derive(Debug, Serialize)]
+pub(crate) struct SideLine {
+    pid: Option<u32>,
+    uid: u32,
+    command: String,
+    state: String,
+    /// Seconds since the state began.
+    since: Option<f64>,
+    messages: Option<u64>,
+    bytes: Option<u64>,
+    loans: Option<u64>,
+    loan_bytes: Option<u64>,
+    missed: Option<u64>,
+}
+
+/// The head of the table.
+struct Head;
+
+impl Ls {
+    /// Looks once.
+    pub(crate) fn run(self, output: Output) -> Result<(), Failure> {
+        let scene = Scene::look()?;
+        let lines = lines(&scene, self.address.as_ref());
+        if !lines.is_empty() {
+            output.remark(Head)?;
+        }
+        for line in &lines {
+            output.show(line)?;
+        }
+        if lines.is_empty() {
+            output.remark("nobody uses slipring here")?;
+        }
+        let hidden = scene.hidden().len();
+        if hidden > 0 {
+            output.remark(format!(
+                "{hidden} processes cannot be looked into: those of other users are seen by root"
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the lines of a scene, links once, in the order of addresses.
+pub(crate) fn lines(scene: &Scene, address: Option<&slipring::Address>) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (at, side) in scene.sides().iter().enumerate() {
+        if address.is_some_and(|address| !side.row.has_address(address)) {
+            continue;
+        }
+        // A confirmed link is shown once: by the side that accepted or publishes.
+        let second = matches!(side.row.role, Role::Connected | Role::Subscribes);
+        let is_told = match side.other {
+            Some(other) if other == at => false,
+            Some(other) => {
+                let first = scene.sides()[other].row.role;
+                second && !matches!(first, Role::Connected | Role::Subscribes)
+            }
+            None => false,
+        };
+        if side.row.kind != Kind::Pool && !is_told {
+            lines.push(line(scene, side));
+        }
+    }
+    lines.sort_by(|one, other| (&one.address, one.kind).cmp(&(&other.address, other.kind)));
+    lines
+}
+
+fn line(scene: &Scene, side: &Side) -> Line {
+    let row = &side.row;
+    let is_subscription = matches!(row.role, Role::Publishes | Role::Subscribes);
+    let kind = match row.kind {
+        Kind::Listener => "listener",
+        Kind::Topic => "topic",
+        Kind::Link if is_subscription => "subscription",
+        Kind::Link => "link",
+        Kind::Pool => "pool",
+    };
+    let peer = (row.kind == Kind::Link).then(|| match scene.other(side) {
+        Some(other) => side_line(scene, other),
+        None => unseen(scene, side),
+    });
+    let subscribers = (row.kind == Kind::Topic).then(|| subscribers(scene, side));
+    let is_listener = row.kind == Kind::Listener;
+    Line {
+        kind,
+        address: row.address(),
+        process: Some(side_line(scene, side)),
+        peer,
+        age: scene.age(row.since),
+        policy: policy(row.policy, row.depth),
+        accepted: is_listener.then_some(row.end[0]),
+        refused: is_listener.then_some(row.end[1] + row.end[2]),
+        subscribers,
+        version: 1,
+        trust: match side.trust {
+            Trust::Confirmed => "confirmed",
+            Trust::OneSided if row.kind == Kind::Link => "one-sided",
+            Trust::OneSided => "confirmed",
+            Trust::Contradicted => "contradicted",
+        },
+    }
+}
+
+fn subscribers(scene: &Scene, topic: &Side) -> usize {
+    let is_one = |side: &&Side| {
+        side.pid == topic.pid
+            && side.row.role == Role::Publishes
+            && side.row.kind == Kind::Link
+            && side.row.end[0] == 0
+            && side.row.address == topic.row.address
+    };
+    scene.sides().iter().filter(is_one).count()
+}
+
+fn policy(policy: u8, depth: u32) -> Option<String> {
+    match policy {
+        1 => Some("every".into()),
+        2 => Some(format!("newest {depth}")),
+        3 => Some("latest".into()),
+        _ => None,
+    }
+}
+
+fn side_line(scene: &Scene, side: &Side) -> SideLine {
+    let row = &side.row;
+    let owner = scene.owner(side.pid);
+    let (state, since) = state(scene, side);
+    let is_link = row.kind == Kind::Link;
+    let passed = match row.role {
+        Role::Subscribes => Some(&row.receiver),
+        Role::Publishes => None,
+        _ if is_link || row.kind == Kind::Topic => Some(&row.sender),
+        _ => None,
+    };
+    SideLine {
+        pid: Some(side.pid),
+        uid: owner.map_or(0, |owner| owner.uid()),
+        command: owner.map_or_else(String::new, |owner| owner.command().into()),
+        state,
+        since: since.and_then(|since| scene.age(since)),
+        messages: passed.map(|half| half.messages),
+        bytes: passed.filter(|_| row.role != Role::Subscribes).map(|half| half.bytes),
+        loans: is_link.then_some(row.loans),
+        loan_bytes: is_link.then_some(row.loan_bytes),
+        missed: (row.role == Role::Subscribes).then_some(row.receiver.missed),
+    }
+}
+
+/// Returns what a side's owner says of the other one, which shows nothing itself.
+fn unseen(scene: &Scene, side: &Side) -> SideLine {
+    let pid = (side.row.peer_pid != 0).then_some(side.row.peer_pid);
+    SideLine {
+        pid,
+        uid: side.row.peer_uid,
+        command: scene
+            .owner(side.row.peer_pid)
+            .map_or_else(String::new, |owner| owner.command().into()),
+        state: match side.row.end[0] {
+            // Its page is there, and has no such link.
+            0 if scene.owner(side.row.peer_pid).is_some() => "has ended the link".into(),
+            0 => "not seen".into(),
+            1 => "has closed".into(),
+            2 => "has died".into(),
+            _ => "broke off".into(),
+        },
+        since: None,
+        messages: None,
+        bytes: None,
+        loans: None,
+        loan_bytes: None,
+        missed: None,
+    }
+}
+
+/// Returns what a side does, in a few words, and when that began.
+pub(crate) fn state(scene: &Scene, side: &Side) -> (String, Option<u64>) {
+    if let Some(halted) = scene.owner(side.pid).and_then(|owner| owner.halted()) {
+        return (halted.into(), None);
+    }
+    let row = &side.row;
+    let halves: &[&Half] = match row.role {
+        Role::Publishes => &[],
+        Role::Subscribes => &[&row.receiver],
+        _ if row.kind == Kind::Topic => &[&row.sender],
+        _ => &[&row.sender, &row.receiver],
+    };
+    if row.kind == Kind::Link && row.end[0] != 0 {
+        let end = match row.end[0] {
+            1 => "the peer has closed",
+            2 => "the peer has died",
+            _ => "failed",
+        };
+        return (end.into(), None);
+    }
+    // A sender that waits is what an owner asks for first.
+    if let Some(half) = halves.iter().find(|half| half.awaited.is_some()) {
+        return (waiting(half), Some(half.since));
+    }
+    if !halves.is_empty() && halves.iter().all(|half| half.doing == Doing::Gone) {
+        return ("gone".into(), halves.iter().map(|half| half.since).max());
+    }
+    (if halves.is_empty() { "–".into() } else { "running".into() }, None)
+}
+
+/// Returns how a half waits and for what.
+pub(crate) fn waiting(half: &Half) -> String {
+    let how = match half.doing {
+        Doing::Polling => "polls",
+        Doing::Armed => "armed",
+        _ => "parked",
+    };
+    let what = match half.awaited {
+        Some(Awaited::Message) => "message",
+        Some(Awaited::Room) => "room",
+        Some(Awaited::Memory) => "memory",
+        Some(Awaited::Packets) => "its socket",
+        None => return "running".into(),
+    };
+    format!("{how} for {what}")
+}
+
+/// Shows seconds as a person reads them.
+pub(crate) struct Age(pub(crate) f64);
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            seconds if seconds < 10.0 => format!("{seconds:.1} s"),
+            seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+            seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
+            seconds if seconds < 172_800.0 => format!("{:.0} h", seconds / 3600.0),
+            seconds => format!("{:.0} d", seconds / 86_400.0),
+        };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<12} {:<20} {:>7}  {:<48} PEER", "KIND", "ADDRESS", "AGE", "PROCESS")
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let age = self.age.map_or_else(String::new, |age| Age(age).to_string());
+        write!(f, "{:<12} {:<20} {age:>7}  ", self.kind, self.address)?;
+        let process = self.process.as_ref().map_or_else(String::new, ToString::to_string);
+        let mut notes = Vec::new();
+        notes.extend(self.accepted.map(|count| format!("accepted {count}")));
+        notes.extend(
+            self.refused.filter(|count| *count > 0).map(|count| format!("refused {count}")),
+        );
+        notes.extend(self.subscribers.map(|count| format!("{count} subscribers")));
+        match &self.peer {
+            Some(peer) => write!(f, "{process:<48} {peer}")?,
+            None => write!(f, "{process:<48} {}", notes.join(", "))?,
+        }
+        if let Some(policy) = &self.policy {
+            write!(f, " ({policy})")?;
+        }
+        match self.trust {
+            "one-sided" => write!(f, " (unconfirmed)"),
+            "contradicted" => write!(f, " (not true: it has not mapped this link)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for SideLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        match self.pid {
+            Some(pid) => text += &pid.to_string(),
+            None => text += "?",
+        }
+        if !self.command.is_empty() {
+            text += &format!(" {}", self.command);
+        }
+        if self.uid != rustix::process::getuid().as_raw() {
+            text += &format!(" uid {}", self.uid);
+        }
+        if self.state != "–" {
+            text += &format!(", {}", self.state);
+        }
+        if let Some(since) = self.since {
+            text += &format!(" {}", Age(since));
+        }
+        f.pad(&text)
+    }
+}

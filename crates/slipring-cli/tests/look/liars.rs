@@ -1,0 +1,103 @@
+//! Processes that imitate a status page.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use slipring::status::{NAME, layout};
+
+use crate::actor::{Actor, fresh_name};
+use crate::roles::{ready, stay};
+use crate::{slipring, slipring_tells};
+
+/// Plays a liar.
+pub fn play(role: &str, argument: &str) {
+    let mut page: File = memfd_create(NAME, MemfdFlags::CLOEXEC).expect("a memfd").into();
+    match role {
+        "liar-noise" => {
+            page.write_all(&head()).expect("written");
+            let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+            for _ in 0..100_000 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                page.write_all(&state.to_ne_bytes()).expect("written");
+            }
+        }
+        "liar-huge" => {
+            page.write_all(&head()).expect("written");
+            ftruncate(&page, 1 << 40).expect("a sparse file");
+        }
+        "liar-many" => {
+            for _ in 0..100 {
+                std::mem::forget(memfd_create(NAME, MemfdFlags::CLOEXEC).expect("a memfd"));
+            }
+            std::mem::forget(page);
+        }
+        "liar-imitates" => {
+            page.write_all(&copy_of(argument.parse().expect("a pid"))).expect("written");
+            page.write_all_at(&head(), 0).expect("written");
+            std::mem::forget(page);
+        }
+        other => panic!("no role {other}"),
+    }
+    ready();
+    stay();
+}
+
+/// Returns an honest head of this process.
+fn head() -> Vec<u8> {
+    let mut head = vec![0; layout::ROW];
+    let mut put = |at: usize, word: u64| head[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    put(0, layout::MAGIC);
+    put(layout::HEAD_VERSION, u64::from(layout::VERSION) | (layout::ROW as u64) << 32);
+    put(layout::HEAD_PID, std::process::id().into());
+    head
+}
+
+/// Returns the page of another process.
+fn copy_of(pid: u32) -> Vec<u8> {
+    let name = format!("/memfd:{NAME} (deleted)");
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("the same user").flatten();
+    let mut pages =
+        files.filter(|file| fs::read_link(file.path()).is_ok_and(|to| to.to_str() == Some(&name)));
+    fs::read(pages.next().expect("a page").path()).expect("readable")
+}
+
+#[test]
+fn who_copies_the_page_of_another_process_is_marked() {
+    let name = fresh_name("imitated");
+    let server = Actor::start("keep-link", &name);
+    let client = Actor::start("idle", &name);
+    slipring_tells(&["ls", &name], &["accepted 1".into()]);
+    let liar = Actor::start("liar-imitates", &server.pid().to_string());
+    let text = slipring_tells(&["ls", &name], &["not true".into()]);
+    let is_of = |line: &str, pid: u32| line.contains(&format!(" {pid} "));
+    let (mut links, mut lies) = (0, 0);
+    for line in text.lines().filter(|line| line.contains(&name)) {
+        if is_of(line, liar.pid()) {
+            assert!(line.contains("(not true"), "{text}");
+            lies += 1;
+        } else if line.starts_with("link") {
+            assert!(is_of(line, server.pid()) && is_of(line, client.pid()), "{text}");
+            assert!(!line.contains("not true") && !line.contains("unconfirmed"), "{text}");
+            links += 1;
+        }
+    }
+    assert_eq!((links, lies), (1, 2), "{text}");
+    let why = slipring(&["why", &name]).0;
+    assert!(!why.contains(&format!("(pid {}) waits", liar.pid())), "{why}");
+}
+
+#[test]
+fn noise_and_size_disturb_no_look() {
+    let actors = ["liar-noise", "liar-huge", "liar-many"].map(|role| Actor::start(role, ""));
+    let name = fresh_name("beside-noise");
+    let _server = Actor::start("accept-all", &name);
+    let text = slipring_tells(&["ls", &name], std::slice::from_ref(&name));
+    assert!(text.contains("listener"), "{text}");
+    for actor in &actors {
+        let (text, code) = slipring(&["why", &actor.pid().to_string()]);
+        assert!([0, 3].contains(&code), "{text}");
+    }
+    assert_eq!(slipring(&["ls", "--json"]).1, 0);
+}

@@ -1,0 +1,82 @@
+use std::os::unix::fs::FileExt;
+
+use super::layout::{self, ROW};
+use super::page::Page;
+use super::{Awaited, Facts, Row, State};
+
+/// Returns the words of a row, as a tool reads them.
+fn words(number: u64) -> Option<Vec<u64>> {
+    let page = Page::get().unwrap();
+    let file = std::fs::File::open(page.path()).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let words = |row: &[u8]| {
+        row.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect::<Vec<u64>>()
+    };
+    bytes.chunks_exact(ROW).map(words).skip(1).find(|row| row[0] == layout::TOPIC | number << 8)
+}
+
+fn facts(own: u64) -> Facts<'static> {
+    Facts {
+        kind: layout::TOPIC,
+        role: layout::PUBLISHES,
+        peer: (Some(7), 8),
+        own,
+        theirs: 9,
+        context: 10,
+        limit: 11,
+        address: b"\0camera-left",
+    }
+}
+
+#[test]
+fn a_tool_reads_what_an_object_says_until_it_is_dropped() {
+    let row = Row::open(&facts(12)).unwrap();
+    let number = row.number();
+    let told = words(number).unwrap();
+    let at = |offset: usize| told[offset / 8];
+    assert!(at(layout::SINCE) > 0);
+    assert_eq!(at(layout::PEER), 7 | 8 << 32);
+    assert_eq!((at(layout::OWN), at(layout::THEIRS)), (12, 9));
+    assert_eq!((at(layout::CONTEXT), at(layout::LIMIT)), (10, 11));
+    assert_eq!(at(layout::ADDRESS_LEN), 12);
+    assert_eq!(at(layout::ADDRESS), u64::from_ne_bytes(*b"\0camera-"));
+    assert_eq!(at(layout::ADDRESS + 8), u64::from_ne_bytes(*b"left\0\0\0\0"));
+    drop(row);
+    assert_eq!(words(number), None);
+}
+
+#[test]
+fn a_half_says_what_it_waits_for_and_since_when() {
+    let row = Row::open(&facts(13)).unwrap();
+    let mut half = row.half(layout::RECEIVER);
+    let state = || {
+        let told = words(row.number()).unwrap();
+        let at = |offset: usize| told[(layout::RECEIVER + offset) / 8];
+        (at(layout::STATE), at(layout::STATE_SINCE), at(layout::MESSAGES))
+    };
+    half.passed(3, 300);
+    half.wait(State::Polling, Awaited::Message);
+    let (polls, began, messages) = state();
+    assert_eq!((polls, messages), (layout::POLLING | layout::FOR_MESSAGE << 8, 3));
+    assert!(began > 0);
+    // A wait that goes on keeps its start.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    half.wait(State::Parked, Awaited::Message);
+    assert_eq!((state().0, state().1), (layout::PARKED | layout::FOR_MESSAGE << 8, began));
+    half.run();
+    assert_eq!(state().0, layout::RUNNING);
+    half.wait(State::Parked, Awaited::Message);
+    assert!(state().1 > began);
+    half.leave();
+    assert_eq!(state().0, layout::GONE);
+}
+
+#[test]
+fn more_objects_than_rows_of_a_page_have_rows_of_their_own() {
+    let rows: Vec<_> = (0..100).map(|own| Row::open(&facts(1000 + own)).unwrap()).collect();
+    for (own, row) in rows.iter().enumerate() {
+        let told = words(row.number()).unwrap();
+        assert_eq!(told[layout::OWN / 8], 1000 + own as u64);
+    }
+}
