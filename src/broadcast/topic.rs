@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::account::Resource;
 use crate::broadcast::layout::Geometry;
-use crate::error::{ErrorKind, Fault, Result};
+use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::handshake::packet::{PACKET, Packet, Topic};
 use crate::handshake::socket::{self, Incoming, Received};
 use crate::link::control_socket;
@@ -33,7 +33,9 @@ pub(super) fn receive(
             Incoming::End => return Err(ErrorKind::PeerClosed.into()),
             Incoming::Nothing => {
                 if !socket::wait_readable(socket, Some(deadline))? {
-                    return Err(ErrorKind::TimedOut { after: since.elapsed() }.into());
+                    let late = Error::from(ErrorKind::TimedOut { after: since.elapsed() });
+                    let peer = session.link.peer_name();
+                    return Err(late.waiting_for(format!("no topic came from {peer}")));
                 }
             }
         }

@@ -20,7 +20,7 @@ use crate::channel::metadata::Metadata;
 use crate::channel::pipeline::CopyAhead;
 use crate::channel::segment_cache::SegmentCache;
 use crate::channel::stats::HalfStats;
-use crate::error::{Error, ErrorKind, Fault, Result, TryRecvError, memory};
+use crate::error::{Error, Fault, Result, TryRecvError, memory};
 use crate::handshake::layout;
 use crate::handshake::packet::Reason;
 use crate::link::health::Health;
@@ -359,7 +359,7 @@ impl Inbox {
     fn end(&self, health: Health) -> Error {
         match health {
             Health::Failed => self.link.end(),
-            _ => ErrorKind::PeerDied.into(),
+            _ => self.link.death(),
         }
     }
 

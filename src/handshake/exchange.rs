@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::{Hello, PACKET, Packet, Refusal, refusal};
-use crate::handshake::peer::{Credentials, Peer};
+use crate::handshake::peer::{Credentials, Peer, command_of};
 use crate::handshake::policy::PeerPolicy;
 use crate::handshake::role::{self, Service};
 use crate::handshake::socket::{self, Incoming, Received};
@@ -173,7 +173,8 @@ pub(crate) fn connect<C>(
             Incoming::Nothing if rules.polls && start.elapsed() < POLL => {}
             Incoming::Nothing => {
                 if !socket::wait_readable(socket, Some(deadline))? {
-                    return Err(ErrorKind::TimedOut { after: since.elapsed() }.into());
+                    let late = Error::from(ErrorKind::TimedOut { after: since.elapsed() });
+                    return Err(late.waiting_for(who_is_silent(socket)));
                 }
             }
         }
@@ -187,6 +188,23 @@ pub(crate) fn connect<C>(
         socket::end(socket);
     }
     theirs
+}
+
+/// Returns who listens and does not answer, for an error.
+#[cold]
+fn who_is_silent(socket: &Socket) -> String {
+    let silent = "has not answered the Hello: it does not accept, or is stopped";
+    match socket::maker(socket) {
+        Ok(maker) => {
+            let command = maker.pid.and_then(command_of);
+            let command = command.map_or_else(String::new, |name| format!(" ({name})"));
+            match maker.pid {
+                Some(pid) => format!("process {pid}{command}, which listens, {silent}"),
+                None => format!("the listener, a process of user {}, {silent}", maker.uid),
+            }
+        }
+        Err(_) => format!("the listener {silent}"),
+    }
 }
 
 /// The state of a peer that has connected.

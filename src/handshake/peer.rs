@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 /// The ids of a process, for which the kernel vouches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +77,24 @@ impl Peer {
         self.pidfd.as_ref().map(|pidfd| pidfd.as_fd())
     }
 
+    /// Reads the name of the peer's command. `None`: it is in another pid namespace, or has ended.
+    pub(crate) fn command(&self) -> Option<String> {
+        let name = command_of(self.pid()?)?;
+        // After the peer has ended, its pid may be another process's.
+        self.pidfd().is_none_or(|pidfd| !has_ended(pidfd)).then_some(name)
+    }
+
+    /// Returns how the peer's process ended, if it was a child of this one that nobody has waited for.
+    pub(crate) fn exit(&self) -> Option<String> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::PidFd(self.pidfd()?), options).ok()??;
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Some(format!("it exited with {code}")),
+            (_, Some(signal)) => Some(format!("signal {signal} ended it")),
+            _ => None,
+        }
+    }
+
     /// Returns the descriptor for use after the link has ended.
     pub(crate) fn life(&self) -> Option<Arc<OwnedFd>> {
         self.pidfd.clone()
@@ -112,6 +131,13 @@ impl std::fmt::Display for Peer {
             None => write!(f, "a process of user {}", self.uid()),
         }
     }
+}
+
+/// Returns the name of a process's command, with what could steer a terminal escaped: any process chooses its own name.
+pub(crate) fn command_of(pid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    Some(name.escape_ascii().to_string())
 }
 
 /// Returns whether the process of a pidfd has ended, with its descriptors closed and its memory released.

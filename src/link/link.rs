@@ -61,6 +61,8 @@ pub(crate) struct Link {
     row: Arc<Row>,
     end_line: Line,
     peer_inode: u64,
+    /// The command of the peer's process, once a half has waited.
+    peer_command: OnceLock<Option<String>>,
 }
 
 impl Link {
@@ -89,6 +91,7 @@ impl Link {
             end_line: row.line(status::layout::END),
             row,
             peer_inode,
+            peer_command: OnceLock::new(),
         }
     }
 
@@ -123,6 +126,28 @@ impl Link {
     #[inline(always)]
     pub(crate) fn identity(&self) -> &Peer {
         &self.identity
+    }
+
+    /// Names the peer's process and its command, for errors.
+    pub(crate) fn peer_name(&self) -> String {
+        match self.learn_command() {
+            Some(command) => format!("process {} ({command})", self.identity.pid().unwrap_or(0)),
+            None => self.identity.to_string(),
+        }
+    }
+
+    /// Reads the command of the peer's process, which nobody can do after its end. A half that is about to sleep has the time.
+    pub(crate) fn learn_command(&self) -> Option<&str> {
+        self.peer_command.get_or_init(|| self.identity.command()).as_deref()
+    }
+
+    /// Returns the error of a link whose peer's process has ended, or has ended the socket without a close.
+    #[cold]
+    pub(crate) fn death(&self) -> Error {
+        let exit = self.identity.exit().map_or_else(String::new, |exit| format!(": {exit}"));
+        let who = format!("{}{exit}", self.peer_name());
+        let who = std::io::Error::new(std::io::ErrorKind::ConnectionReset, who);
+        Error::with_source(ErrorKind::PeerDied, who)
     }
 
     #[inline(always)]
@@ -249,7 +274,7 @@ impl Link {
         match self.health_word.failure() {
             Some(kind) => kind.clone().into(),
             _ if self.peer_left() => ErrorKind::PeerClosed.into(),
-            _ => ErrorKind::PeerDied.into(),
+            _ => self.death(),
         }
     }
 

@@ -103,6 +103,7 @@ impl Waiter {
     #[must_use]
     pub(crate) fn arm(&mut self, link: &Link, awaited: Awaited) -> bool {
         self.sleeps += 1;
+        link.learn_command();
         self.status.wait(State::Armed, awaited);
         self.sleeper.arm(link.own())
     }
@@ -153,7 +154,8 @@ impl Waiter {
         }
         let passed = |now: Instant| deadline.is_some_and(|deadline| now >= deadline);
         let timed_out = |now: Instant| -> Result<()> {
-            Err(Error::new(ErrorKind::TimedOut { after: now - began }))
+            let late = Error::new(ErrorKind::TimedOut { after: now - began });
+            Err(late.waiting_for(what_lacks(link, awaited)))
         };
         let mut now = start;
         while polls && now - start < self.spin.limit() {
@@ -177,6 +179,7 @@ impl Waiter {
             }
         }
         self.spin.slept();
+        link.learn_command();
         self.status.wait(State::Parked, awaited);
         loop {
             let bell = self.sleeper.bell();
@@ -205,5 +208,17 @@ impl Waiter {
                 return slept;
             }
         }
+    }
+}
+
+/// Returns what did not come in time, for an error.
+#[cold]
+fn what_lacks(link: &Link, awaited: Awaited) -> String {
+    let peer = link.peer_name();
+    match awaited {
+        Awaited::Message => format!("no message came from {peer}"),
+        Awaited::Room => format!("{peer} makes no room: it receives too slowly"),
+        Awaited::Memory => format!("{peer} keeps what it was lent"),
+        Awaited::Packets => format!("{peer} does not read its socket"),
     }
 }

@@ -1,7 +1,7 @@
 //! The words of a status page, each with 64 bits in native order, by their offsets in bytes.
 //!
 //! ```text
-//!   head   0 magic │ 8 version, bytes of a row │ 16 pid │ 24 process
+//!   head   0 magic │ 8 version, bytes of a row │ 16 pid
 //! ```
 //!
 //! ```text
@@ -28,8 +28,6 @@ pub const MOST_ROWS: usize = 1 << 16;
 pub const HEAD_VERSION: usize = 8;
 /// In the head: the process id of the owner, in its own namespace.
 pub const HEAD_PID: usize = 16;
-/// In the head: a number that no other process has.
-pub const HEAD_PROCESS: usize = 24;
 
 /// 0 for a row without an object; otherwise its kind in the low 8 bits, and a number that no other object of the process has.
 pub const STAMP: usize = 0;

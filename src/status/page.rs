@@ -23,6 +23,8 @@ pub(super) struct Page {
     /// Nobody sends it: a tool finds it in `/proc`.
     fd: OwnedFd,
     words: Mapping,
+    /// The most rows.
+    most: usize,
     rows: Mutex<Rows>,
 }
 
@@ -52,27 +54,27 @@ impl Page {
         if let Some(page) = page.upgrade() {
             return Ok(page);
         }
-        let made = Arc::new(Self::make()?);
+        let made = Arc::new(Self::make(MOST_ROWS)?);
         *page = Arc::downgrade(&made);
         Ok(made)
     }
 
-    fn make() -> Result<Self> {
+    /// Makes a page of at most so many rows, the spare one included.
+    pub(super) fn make(most: usize) -> Result<Self> {
         // Rows get memory as they come. No other mapping may be written, and none may shrink under the writer.
         const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::FUTURE_WRITE);
         let fd = create_memfd(super::NAME)?;
         allocate(&fd, page_size() as u64)?;
-        let len = (1 + MOST_ROWS) * ROW;
+        let len = (1 + most) * ROW;
         let words = Mapping::map(&fd, len, len)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
         let version = u64::from(layout::VERSION) | (ROW as u64) << 32;
         words.store(layout::HEAD_VERSION, version, Ordering::Relaxed);
         words.store(layout::HEAD_PID, std::process::id().into(), Ordering::Relaxed);
-        words.store(layout::HEAD_PROCESS, words.generation().number(), Ordering::Relaxed);
         words.store(0, layout::MAGIC, Ordering::Release);
         let allocated = (page_size() / ROW) as u32 - 1;
         let rows = Rows { allocated, next: SPARE + 1, ..Rows::default() };
-        Ok(Self { fd, words, rows: Mutex::new(rows) })
+        Ok(Self { fd, words, most, rows: Mutex::new(rows) })
     }
 
     /// Takes a row for an object. Returns its index, and a number that no other object of this process has.
@@ -86,7 +88,7 @@ impl Page {
         if rows.next == rows.allocated {
             let more = (page_size() / ROW) as u32;
             let end = Self::start(rows.allocated + more) as u64;
-            if (rows.allocated + more) as usize > MOST_ROWS || allocate(&self.fd, end).is_err() {
+            if (rows.allocated + more) as usize > self.most || allocate(&self.fd, end).is_err() {
                 return (SPARE, number);
             }
             rows.allocated += more;

@@ -80,3 +80,16 @@ fn more_objects_than_rows_of_a_page_have_rows_of_their_own() {
         assert_eq!(told[layout::OWN / 8], 1000 + own as u64);
     }
 }
+
+#[test]
+fn objects_beyond_the_last_row_share_the_spare_one() {
+    let page = Page::make(64).unwrap();
+    let taken: Vec<u32> = (0..100).map(|_| page.take().0).collect();
+    let (own, spare): (Vec<u32>, Vec<u32>) =
+        taken.iter().partition(|index| !Page::is_spare(**index));
+    assert!(own.len() >= 40 && !spare.is_empty(), "{taken:?}");
+    assert!(own.is_sorted_by(|one, other| one < other), "{taken:?}");
+    page.give_back(own[3]);
+    page.give_back(spare[0]);
+    assert_eq!((page.take().0, page.take().0), (own[3], spare[0]));
+}

@@ -231,7 +231,9 @@ impl Context {
                 Offer::Overdrawn(error) => return Err(error),
                 Offer::Silent => {
                     if !socket::wait_readable(&socket, Some(deadline))? {
-                        return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                        let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
+                        let what = "the process on the other end of the socket sends no Hello";
+                        return Err(late.waiting_for(what));
                     }
                 }
             }
@@ -331,7 +333,9 @@ impl Context {
         match connected {
             Ok(()) => {}
             Err(Errno::AGAIN) => {
-                return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
+                let what = "the queue of the listener is full: it accepts too slowly";
+                return Err(late.waiting_for(format!("{address}: {what}")));
             }
             Err(errno @ (Errno::CONNREFUSED | Errno::NOENT)) => {
                 let kind = ErrorKind::NobodyListens { address: address.to_string() };

@@ -224,12 +224,12 @@ fn a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do()
         for message in [&short[..], &[7; 100_000]] {
             let late = link.send(message).unwrap_err();
             assert!(late.is_timeout());
-            names(&late, "the peer makes no room");
+            names(&late, "makes no room");
             let late = link.sender().send_deadline(message, Instant::now() + moment).unwrap_err();
-            names(&late, "the peer makes no room");
+            names(&late, "makes no room");
         }
         let late = link.submit(&short).unwrap_err();
-        names(&late, "the peer makes no room");
+        names(&late, "makes no room");
         reader.position(0);
         stage.witness.check();
 

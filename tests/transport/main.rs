@@ -12,6 +12,7 @@ mod lies;
 mod limits;
 mod memory;
 mod metadata;
+mod named;
 mod polling;
 mod processes;
 mod readiness;

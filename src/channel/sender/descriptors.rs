@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use crate::channel::sender::{Sender, into_error};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::packet::{MOST, Packet};
 use crate::handshake::socket;
 use crate::handshake::untrusted::UntrustedFd;
@@ -39,7 +39,9 @@ impl Sender {
             let packet = Packet::Descriptors { first: self.passed, count: fds.len() as u32 };
             while !self.link.post(&packet, fds)? {
                 if !socket::wait_writable(self.link.socket(), deadline)? {
-                    return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                    let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
+                    let peer = self.link.peer_name();
+                    return Err(late.waiting_for(format!("{peer} does not read its socket")));
                 }
             }
             self.passed += fds.len() as u64;

@@ -322,7 +322,8 @@ impl ClientLink {
             match self.sleep(shared, patience) {
                 Some(slept) => shared = slept,
                 None => {
-                    let error = ErrorKind::TimedOut { after: start.elapsed() }.into();
+                    let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
+                    let error = late.waiting_for("the service makes no room for requests");
                     let mut shared = self.lock();
                     shared.unsent.retain(|waiting| *waiting != ticket);
                     self.notify(&shared);
@@ -427,7 +428,8 @@ impl ClientLink {
             let Some(slept) = self.sleep(shared, patience) else {
                 return match (patience, start) {
                     (Patience::Until(_), Some(start)) => {
-                        Err(ErrorKind::TimedOut { after: start.elapsed() }.into())
+                        let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
+                        Err(late.waiting_for("the service has not answered"))
                     }
                     _ => Ok(None),
                 };
