@@ -216,7 +216,11 @@ async fn compute(
             })
             .await
         }
-        AnyModel::Async(model) => run_async(&**model, prepared).await,
+        AnyModel::Async(model) => {
+            prepared.inputs.charge.add(QUEUED_REQUEST)?;
+            let _instance = entry.instances.acquire(&entry.metadata.name).await?;
+            run_async(&**model, prepared).await
+        }
         AnyModel::Decoupled(_) => Err(Refusal::decoupled("Front::infer")),
     }
 }

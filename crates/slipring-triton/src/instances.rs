@@ -1,4 +1,4 @@
-//! The threads of a model: at most so many calls at once, and a bounded queue before them.
+//! The instances of a model: at most so many calls at once, and a bounded queue before them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,8 +18,9 @@ pub(crate) struct Instances {
 }
 
 impl Instances {
-    pub(crate) fn new(metadata: &ModelMetadata) -> Self {
-        let instances = metadata.instances.min(Semaphore::MAX_PERMITS);
+    /// Returns the instances of a model whose metadata may leave their number to `default`.
+    pub(crate) fn new(metadata: &ModelMetadata, default: usize) -> Self {
+        let instances = metadata.instances.unwrap_or(default).min(Semaphore::MAX_PERMITS);
         Self {
             free: Arc::new(Semaphore::new(instances)),
             waiting: AtomicUsize::new(0),

@@ -78,7 +78,8 @@ pub struct ModelMetadata {
     pub(crate) inputs: Vec<TensorSpec>,
     pub(crate) outputs: Vec<TensorSpec>,
     pub(crate) inline: bool,
-    pub(crate) instances: usize,
+    /// `None` is the default of the model's kind.
+    pub(crate) instances: Option<usize>,
     pub(crate) max_queue_size: usize,
 }
 
@@ -93,7 +94,7 @@ impl ModelMetadata {
             inputs: Vec::new(),
             outputs: Vec::new(),
             inline: false,
-            instances: 32,
+            instances: None,
             max_queue_size: 16_384,
         }
     }
@@ -136,11 +137,12 @@ impl ModelMetadata {
         self
     }
 
-    /// Sets how many calls of [`Model::infer`](crate::Model::infer) run at once on blocking threads, or how many requests
-    /// to a [`DecoupledModel`](crate::DecoupledModel) are in progress at once, at least 1. The default is 32, so that one
-    /// slow model leaves most of the 512 blocking threads of a tokio runtime to others.
+    /// Sets how many requests the model executes at once, at least 1: calls of [`Model::infer`](crate::Model::infer) on
+    /// blocking threads, futures of an [`AsyncModel`](crate::AsyncModel), or requests to a
+    /// [`DecoupledModel`](crate::DecoupledModel) that are in progress. Small requests to an [`inline`](Self::inline) `Model` do
+    /// not count. The default is 32, and 1,024 for an `AsyncModel`, whose calls occupy no thread while they wait.
     pub fn instances(mut self, instances: usize) -> Self {
-        self.instances = instances.max(1);
+        self.instances = Some(instances.max(1));
         self
     }
 

@@ -89,7 +89,8 @@ pub trait AsyncModel: Send + Sync + 'static {
     }
 
     /// Reads the inputs and writes the outputs, as [`Model::infer`], on a thread of the runtime that it must not
-    /// block. The front drops the future when the client goes away.
+    /// block. The front drops the future when the client goes away. At most [`instances`](ModelMetadata::instances) futures
+    /// exist at once, and [`max_queue_size`](ModelMetadata::max_queue_size) further requests wait.
     fn infer<'a>(&'a self, inputs: &'a Inputs, outputs: &'a mut Outputs) -> Inferring<'a>;
 }
 

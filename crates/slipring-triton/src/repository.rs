@@ -20,6 +20,12 @@ use crate::model::{AsyncModel, DecoupledModel, Model};
 use crate::refusal::Refusal;
 use crate::statistics::Statistics;
 
+/// The calls that a model executes at once by default. Each may occupy a thread.
+const BLOCKING_INSTANCES: usize = 32;
+
+/// The same of an asynchronous model, whose calls take memory alone while they wait.
+const ASYNC_INSTANCES: usize = 1024;
+
 /// A model of any kind.
 #[derive(Clone)]
 pub(crate) enum AnyModel {
@@ -48,7 +54,11 @@ impl ModelEntry {
         metadata.versions.sort_unstable();
         metadata.versions.dedup();
         let statistics = metadata.versions.iter().map(|version| (*version, Statistics::default()));
-        let (statistics, instances) = (statistics.collect(), Instances::new(&metadata));
+        let default = match &model {
+            AnyModel::Blocking(_) | AnyModel::Decoupled(_) => BLOCKING_INSTANCES,
+            AnyModel::Async(_) => ASYNC_INSTANCES,
+        };
+        let (statistics, instances) = (statistics.collect(), Instances::new(&metadata, default));
         let model = HeldModel::new(model);
         Self { statistics, instances, metadata: Arc::new(metadata), model }
     }

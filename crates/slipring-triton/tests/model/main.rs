@@ -7,6 +7,7 @@ mod execution;
 mod grpc_served;
 #[path = "../served/http.rs"]
 mod http_served;
+mod instances;
 #[path = "../served/loadable.rs"]
 mod loadable;
 mod metrics;
