@@ -32,7 +32,14 @@ impl Front {
         }
         let template = outputs.another(inputs.charge.another());
         template.charge.add(QUEUED_REQUEST)?;
-        let instance = entry.instances.acquire(&entry.metadata.name).await?;
+        let is_inline = entry.metadata.inline && len <= MAX_INLINE as u64;
+        let name_of = &entry.metadata.name;
+        let (instance, thread) = if is_inline {
+            (entry.instances.acquire(name_of).await?, None)
+        } else {
+            let (instance, thread) = entry.instances.acquire_with_thread(name_of).await?;
+            (instance, Some(thread))
+        };
         let leases = match inputs.in_place {
             true => inputs.leases().chain(template.leases()).cloned().collect(),
             false => Vec::new(),
@@ -46,10 +53,13 @@ impl Front {
         });
         let parts = CallParts { model: name, version, id, template, leases, count, instance };
         let (responses, end, mut stream) = responses::call(parts);
-        let is_inline = entry.metadata.inline && len <= MAX_INLINE as u64;
-        let call = move || match &*entry.model {
-            AnyModel::Decoupled(model) => run(&**model, inputs, responses, &end),
-            AnyModel::Blocking(_) | AnyModel::Async(_) => end.fail(one_response()),
+        let call = move || {
+            // The thread is free once the model has returned, however long its responses take.
+            let _thread = thread;
+            match &*entry.model {
+                AnyModel::Decoupled(model) => run(&**model, inputs, responses, &end),
+                AnyModel::Blocking(_) | AnyModel::Async(_) => end.fail(one_response()),
+            }
         };
         if is_inline {
             call();

@@ -203,10 +203,10 @@ async fn compute(
         }
         AnyModel::Blocking(_) => {
             prepared.inputs.charge.add(QUEUED_REQUEST)?;
-            let permit = entry.instances.acquire(&entry.metadata.name).await?;
+            let held = entry.instances.acquire_with_thread(&entry.metadata.name).await?;
             let entry = entry.clone();
             run_blocking(move || {
-                let _permit = permit;
+                let _held = held;
                 match &*entry.model {
                     AnyModel::Blocking(model) => run(&**model, prepared),
                     AnyModel::Async(_) | AnyModel::Decoupled(_) => {

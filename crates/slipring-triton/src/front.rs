@@ -203,7 +203,7 @@ impl FrontBuilder {
         if self.in_place && !SigbusGuard::is_installed() {
             return Err(BuildError::Unguarded);
         }
-        let mut repository = Repository::default();
+        let mut repository = Repository::new(self.limits.model_threads);
         for model in self.models {
             repository.add(model).map_err(|(model, must)| BuildError::Model { model, must })?;
         }

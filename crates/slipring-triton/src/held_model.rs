@@ -5,8 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::repository::AnyModel;
+
+/// The retired models that are dropped at once, each on a blocking thread. Others wait.
+static DROPS: Semaphore = Semaphore::const_new(16);
 
 /// A model. A retired one is dropped on a blocking thread, since the last execution may end on a thread of the runtime.
 pub(crate) struct HeldModel {
@@ -46,8 +50,21 @@ impl Drop for HeldModel {
             drop(alive);
         };
         match Handle::try_current() {
-            Ok(runtime) if *self.is_retired.get_mut() => drop(runtime.spawn_blocking(dropping)),
+            Ok(runtime) if *self.is_retired.get_mut() => drop_elsewhere(&runtime, dropping),
             _ => dropping(),
         }
+    }
+}
+
+fn drop_elsewhere(runtime: &Handle, dropping: impl FnOnce() + Send + 'static) {
+    let begin = move |permit: SemaphorePermit<'static>| {
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            dropping();
+        });
+    };
+    match DROPS.try_acquire() {
+        Ok(permit) => begin(permit),
+        Err(_) => drop(runtime.spawn(async { DROPS.acquire().await.map(begin) })),
     }
 }

@@ -7,24 +7,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::metadata::ModelMetadata;
 use crate::refusal::Refusal;
+use crate::threads::Threads;
 
-/// The instances of one model. Each model has its own, so requests to a slow one never wait before those of another.
+/// The instances of one model. Each model has its own, and a thread of its own, so requests to a slow one never wait before
+/// those of another.
 #[derive(Debug)]
 pub(crate) struct Instances {
     free: Arc<Semaphore>,
     /// The requests that wait.
     waiting: AtomicUsize,
     max_queue_size: usize,
+    threads: Threads,
 }
 
 impl Instances {
     /// Returns the instances of a model whose metadata may leave their number to `default`.
-    pub(crate) fn new(metadata: &ModelMetadata, default: usize) -> Self {
+    pub(crate) fn new(metadata: &ModelMetadata, default: usize, threads: Threads) -> Self {
         let instances = metadata.instances.unwrap_or(default).min(Semaphore::MAX_PERMITS);
         Self {
             free: Arc::new(Semaphore::new(instances)),
             waiting: AtomicUsize::new(0),
             max_queue_size: metadata.max_queue_size,
+            threads,
         }
     }
 
@@ -35,12 +39,35 @@ impl Instances {
 
     /// Waits for a free instance, first come, first served. The permit is its own for as long as it lives.
     pub(crate) async fn acquire(&self, model: &str) -> Result<OwnedSemaphorePermit, Refusal> {
-        if let Ok(permit) = self.free.clone().try_acquire_owned() {
-            return Ok(permit);
+        if let Ok(instance) = self.free.clone().try_acquire_owned() {
+            return Ok(instance);
         }
         let _waiting = Waiting::join(self, model)?;
-        let permit = self.free.clone().acquire_owned().await;
-        permit.map_err(|_| Refusal::stopped())
+        self.acquire_instance().await
+    }
+
+    /// Waits for a free instance and a thread for it. A request that waits for either is in the queue.
+    pub(crate) async fn acquire_with_thread(
+        &self,
+        model: &str,
+    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Refusal> {
+        let instance = self.free.clone().try_acquire_owned().ok();
+        let thread = instance.as_ref().and_then(|_| self.threads.try_acquire());
+        let instance = match (instance, thread) {
+            (Some(instance), Some(thread)) => return Ok((instance, thread)),
+            (instance, _) => instance,
+        };
+        let _waiting = Waiting::join(self, model)?;
+        let instance = match instance {
+            Some(instance) => instance,
+            None => self.acquire_instance().await?,
+        };
+        Ok((instance, self.threads.acquire().await?))
+    }
+
+    async fn acquire_instance(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let instance = self.free.clone().acquire_owned().await;
+        instance.map_err(|_| Refusal::stopped())
     }
 }
 

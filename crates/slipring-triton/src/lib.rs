@@ -92,6 +92,7 @@ mod shared_memory;
 mod shutdown;
 mod statistics;
 mod strings;
+mod threads;
 mod turns;
 mod validation;
 

@@ -13,14 +13,15 @@ pub struct Limits {
     pub(crate) stall_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) shutdown_timeout: Duration,
+    pub(crate) model_threads: usize,
     pub(crate) model_loads: usize,
     pub(crate) loaded_models: usize,
 }
 
 impl Limits {
     /// Returns the defaults: requests and responses of 2 GiB - 1, of which 64 MiB may be JSON; 8 GiB in flight; 1,024
-    /// connections; a stall timeout of 60 s, an idle timeout of 10 minutes, a shutdown timeout of 20 s; 4 loads of models
-    /// at a time, and 1,024 loaded models.
+    /// connections; a stall timeout of 60 s, an idle timeout of 10 minutes, a shutdown timeout of 20 s; 224
+    /// threads that models share; 4 loads of models at a time, and 1,024 loaded models.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
@@ -31,6 +32,7 @@ impl Limits {
             stall_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(600),
             shutdown_timeout: Duration::from_secs(20),
+            model_threads: 224,
             model_loads: 4,
             loaded_models: 1024,
         }
@@ -90,6 +92,18 @@ impl Limits {
     /// connections.
     pub fn shutdown_timeout(mut self, longest: Duration) -> Self {
         self.shutdown_timeout = longest;
+        self
+    }
+
+    /// Sets how many blocking threads all models together may occupy, beside one for each model. A slow model occupies them up
+    /// to its [`instances`](crate::ModelMetadata::instances); a model that finds none free still has its own thread.
+    ///
+    /// The threads are those of the tokio runtime, which has 512 unless its builder's `max_blocking_threads` says otherwise.
+    /// Besides these and the models' own threads, a front occupies up to 160 for loads (4 at a time by default), unloads, and
+    /// long conversions of requests. The defaults leave room for 128 models; a process with more models, or with other work on blocking threads,
+    /// raises `max_blocking_threads`.
+    pub fn model_threads(mut self, most: usize) -> Self {
+        self.model_threads = most;
         self
     }
 

@@ -146,7 +146,8 @@ impl ModelMetadata {
         self
     }
 
-    /// Sets how many requests may wait for an instance, in the order of their arrival. The default is 16,384. The front
+    /// Sets how many requests may wait for an instance, or a [thread](crate::Limits::model_threads), in the order of their
+    /// arrival. The default is 16,384. The front
     /// refuses a further one with status 503.
     pub fn max_queue_size(mut self, requests: usize) -> Self {
         self.max_queue_size = requests;

@@ -107,7 +107,7 @@ fn counters((name, help, value): OfVersion, models: &[(&str, String, Counts)]) -
     family(name, help, MetricType::COUNTER, models.iter().map(metric).collect())
 }
 
-/// Returns how many requests of each model wait for an instance.
+/// Returns how many requests of each model wait for an instance or a thread.
 fn pending<'a>(models: impl Iterator<Item = &'a ModelEntry>) -> MetricFamily {
     let metric = |entry: &ModelEntry| {
         let version = entry.metadata.versions.last().map(u64::to_string).unwrap_or_default();

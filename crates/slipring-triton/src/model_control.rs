@@ -185,7 +185,7 @@ fn load(
     }
     let repository = front.repository();
     repository.begin_load(name, front.limits().loaded_models)?;
-    match guarded(|| entry(source, name, parameters)).flatten() {
+    match guarded(|| entry(front, source, name, parameters)).flatten() {
         Ok(entry) => {
             repository.finish_load(entry);
             Ok(())
@@ -202,11 +202,13 @@ fn load(
 
 /// Returns the entry of a model that the repository loads.
 fn entry(
+    front: &Front,
     source: &dyn ModelRepository,
     name: &str,
     parameters: LoadParameters,
 ) -> Result<ModelEntry, Refusal> {
-    let entry = ModelEntry::new(source.load(name, parameters)?.0);
+    let model = source.load(name, parameters)?.0;
+    let entry = ModelEntry::new(model, front.repository().threads_of(name));
     let is = &entry.metadata.name;
     if is != name {
         return Err(Refusal::internal(format!("the repository has loaded a model named '{is}'")));

@@ -13,12 +13,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
+use tokio::sync::Semaphore;
+
 use crate::held_model::HeldModel;
 use crate::instances::Instances;
 use crate::metadata::ModelMetadata;
 use crate::model::{AsyncModel, DecoupledModel, Model};
 use crate::refusal::Refusal;
 use crate::statistics::Statistics;
+use crate::threads::Threads;
 
 /// The calls that a model executes at once by default. Each may occupy a thread.
 const BLOCKING_INSTANCES: usize = 32;
@@ -44,7 +47,7 @@ pub(crate) struct ModelEntry {
 }
 
 impl ModelEntry {
-    pub(crate) fn new(model: AnyModel) -> Self {
+    pub(crate) fn new(model: AnyModel, threads: Threads) -> Self {
         let metadata = match &model {
             AnyModel::Blocking(model) => model.metadata(),
             AnyModel::Async(model) => model.metadata(),
@@ -58,7 +61,8 @@ impl ModelEntry {
             AnyModel::Blocking(_) | AnyModel::Decoupled(_) => BLOCKING_INSTANCES,
             AnyModel::Async(_) => ASYNC_INSTANCES,
         };
-        let (statistics, instances) = (statistics.collect(), Instances::new(&metadata, default));
+        let statistics = statistics.collect();
+        let instances = Instances::new(&metadata, default, threads);
         let model = HeldModel::new(model);
         Self { statistics, instances, metadata: Arc::new(metadata), model }
     }
@@ -103,8 +107,10 @@ impl ModelVersion {
 }
 
 /// What is known of a name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slot {
+    /// The threads of all models that have the name one after another.
+    threads: Threads,
     /// The model that takes requests.
     current: Option<Arc<ModelEntry>>,
     /// Whether the first model of the name is being loaded.
@@ -117,6 +123,20 @@ struct Slot {
     reason: String,
     /// Lives until the model that took requests last is dropped.
     last: Weak<()>,
+}
+
+impl Slot {
+    fn new(threads: Threads) -> Self {
+        Self {
+            threads,
+            current: None,
+            is_loading: false,
+            is_fixed: false,
+            versions: Vec::new(),
+            reason: String::new(),
+            last: Weak::new(),
+        }
+    }
 }
 
 /// The state of a version of a model.
@@ -155,12 +175,20 @@ pub(crate) enum Listed {
 const MAX_REASON: usize = 512;
 
 /// The models, by name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Repository {
     slots: RwLock<BTreeMap<String, Slot>>,
+    /// The threads that all models share.
+    shared_threads: Arc<Semaphore>,
 }
 
 impl Repository {
+    /// Returns a repository whose models share so many threads.
+    pub(crate) fn new(shared_threads: usize) -> Self {
+        let shared_threads = Semaphore::new(shared_threads.min(Semaphore::MAX_PERMITS));
+        Self { slots: RwLock::default(), shared_threads: Arc::new(shared_threads) }
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Slot>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,14 +199,15 @@ impl Repository {
 
     /// Adds a model of the application. The error is the model's name and the property that it lacks.
     pub(crate) fn add(&mut self, model: AnyModel) -> Result<(), (String, &'static str)> {
-        let entry = ModelEntry::new(model);
+        let threads = Threads::new(&self.shared_threads);
+        let entry = ModelEntry::new(model, threads.clone());
         let name = entry.metadata.name.clone();
         let mut slots = self.write();
         let must = match entry.metadata.missing_property() {
             None if slots.contains_key(&name) => "a name of its own",
             None => {
                 let current = Some(Arc::new(entry));
-                slots.insert(name, Slot { current, is_fixed: true, ..Slot::default() });
+                slots.insert(name, Slot { current, is_fixed: true, ..Slot::new(threads) });
                 return Ok(());
             }
             Some(must) => must,
@@ -243,15 +272,26 @@ impl Repository {
         if slots.values().filter(takes_part).count() >= most {
             return Err(Refusal::too_many_models(most));
         }
-        slots.entry(name.to_owned()).or_default().is_loading = true;
+        let new = || Slot::new(Threads::new(&self.shared_threads));
+        slots.entry(name.to_owned()).or_insert_with(new).is_loading = true;
         Ok(())
+    }
+
+    /// Returns the threads for a model that is being loaded. Models that follow one another under a name share them, so loads
+    /// do not add to the threads of a front.
+    pub(crate) fn threads_of(&self, name: &str) -> Threads {
+        let slots = self.read();
+        slots
+            .get(name)
+            .map_or_else(|| Threads::new(&self.shared_threads), |slot| slot.threads.clone())
     }
 
     /// Ends a load: the model takes the place of the one before it.
     pub(crate) fn finish_load(&self, entry: ModelEntry) {
         let (name, entry) = (entry.metadata.name.clone(), Arc::new(entry));
         let mut slots = self.write();
-        let slot = slots.entry(name).or_default();
+        let new = || Slot::new(Threads::new(&self.shared_threads));
+        let slot = slots.entry(name).or_insert_with(new);
         slot.is_loading = false;
         let before = slot.current.replace(entry);
         if let Some(before) = &before {

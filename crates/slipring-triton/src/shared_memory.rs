@@ -8,9 +8,14 @@ use std::sync::Arc;
 use slipring::error::RegionFault;
 use slipring::region::{CudaHandle, Reach, RegionKind, RegionStatus, Registry, Source};
 use slipring::{Error, ErrorKind};
+use tokio::sync::Semaphore;
 
 use crate::descriptors;
 use crate::refusal::{Refusal, SharedMemoryKind};
+
+/// The calls of the driver that occupy blocking threads at once. The driver may create a context first, or wait for another
+/// thread that closes the same memory. Further calls wait.
+pub(crate) static GPU_CALLS: Semaphore = Semaphore::const_new(8);
 
 /// The length of a CUDA IPC handle in bytes.
 pub const CUDA_HANDLE_LEN: usize = 64;

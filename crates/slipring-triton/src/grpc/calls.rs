@@ -4,7 +4,7 @@ use futures_util::stream::BoxStream;
 use prost::Message;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
-use crate::blocking::run_blocking;
+use crate::blocking::{run_blocking_if, run_limited};
 use crate::budget::Charge;
 use crate::front::Front;
 use crate::grpc::generated::health::health_check_response::ServingStatus;
@@ -18,6 +18,7 @@ use crate::grpc::{control, request, response, stream, tail};
 use crate::idle::Activity;
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InferResponse};
+use crate::shared_memory::GPU_CALLS;
 use crate::shutdown::Shutdown;
 
 /// Elements and string bytes of typed contents that are converted on the runtime's own thread.
@@ -90,10 +91,8 @@ impl Calls {
 
 /// Converts a request, on a blocking thread if that takes long.
 pub(super) async fn decode(message: ModelInferRequest) -> Result<InferRequest, Refusal> {
-    match request::conversion_len(&message) {
-        ..=CONVERTED_INLINE => request::decode(message),
-        _ => run_blocking(move || request::decode(message)).await,
-    }
+    let is_long = request::conversion_len(&message) > CONVERTED_INLINE;
+    run_blocking_if(is_long, move || request::decode(message)).await
 }
 
 fn non_empty(text: &str) -> Option<&str> {
@@ -280,9 +279,8 @@ impl GrpcInferenceService for Calls {
         let CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } =
             request.into_inner();
         let shared = self.front.shared_memory().clone();
-        // The driver may create a context first, or wait for another thread that closes the same memory.
-        run_blocking(move || shared.register_cuda(&name, &raw_handle, device_id, byte_size))
-            .await?;
+        let register = move || shared.register_cuda(&name, &raw_handle, device_id, byte_size);
+        run_limited(&GPU_CALLS, register).await?;
         Ok(Response::new(CudaSharedMemoryRegisterResponse {}))
     }
 
@@ -291,7 +289,8 @@ impl GrpcInferenceService for Calls {
         request: Request<CudaSharedMemoryUnregisterRequest>,
     ) -> CallResult<CudaSharedMemoryUnregisterResponse> {
         let shared = self.front.shared_memory().clone();
-        run_blocking(move || shared.unregister_cuda(&request.into_inner().name)).await?;
+        let unregister = move || shared.unregister_cuda(&request.into_inner().name);
+        run_limited(&GPU_CALLS, unregister).await?;
         Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
     }
 }

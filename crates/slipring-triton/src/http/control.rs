@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body::Body;
 
-use crate::blocking::run_blocking;
+use crate::blocking::run_blocking_if;
 use crate::budget::Charge;
 use crate::front::Front;
 use crate::http::body::Reader;
@@ -39,8 +39,7 @@ pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
     let text = body.rest(front.limits().json_bytes).await?;
     let (is_long, charge) = (text.len() > READ_INLINE, body.charge());
     let charged = charge.clone();
-    let read = move || load_parameters(&text, &charged);
-    let parameters = if is_long { run_blocking(read).await } else { read() }?;
+    let parameters = run_blocking_if(is_long, move || load_parameters(&text, &charged)).await?;
     // The text is gone.
     charge.set(parameters.byte_len());
     front.load_charged(name, parameters, charge).await?;

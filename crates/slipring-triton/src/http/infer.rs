@@ -9,7 +9,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use serde_core::Serialize;
 use slipring::DType;
 
-use crate::blocking::run_blocking;
+use crate::blocking::run_blocking_if;
 use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::buffer::{BoundedBuffer, BufferLimit, refusal};
@@ -73,7 +73,7 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     let is_binary = move |at: usize| binary.get(at).copied().unwrap_or(binary_output);
     let converts = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
     let make = move || respond(response, is_binary, coding, limit).map_err(refusal);
-    if converts && len > CONVERTED_INLINE { run_blocking(make).await } else { make() }
+    run_blocking_if(converts && len > CONVERTED_INLINE, make).await
 }
 
 /// Refuses outputs as JSON whose type has no JSON form. Without this check the refusal would come after the model has
@@ -146,10 +146,8 @@ async fn read_json<B: Body<Data = Bytes> + Unpin>(
             text
         }
     };
-    let mut json_part = match text.len() > CONVERTED_INLINE {
-        true => run_blocking(move || infer_json::read(&text)).await?,
-        false => infer_json::read(&text)?,
-    };
+    let is_long = text.len() > CONVERTED_INLINE;
+    let mut json_part = run_blocking_if(is_long, move || infer_json::read(&text)).await?;
     let tails = || json_part.tails.iter().flatten();
     if tails().fold(0, |sum: u64, len| sum.saturating_add(*len)) > JUDGED_FIRST {
         let InferJson { id, inputs, outputs, tails, .. } = &json_part;

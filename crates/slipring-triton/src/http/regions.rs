@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body::Body;
 use serde_json::json;
 
-use crate::blocking::run_blocking;
+use crate::blocking::run_limited;
 use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::infer_json::{string, unsigned};
@@ -14,7 +14,7 @@ use crate::http::path::Operation;
 use crate::http::reply::{self, Reply};
 use crate::json::Node;
 use crate::refusal::{Refusal, SharedMemoryKind};
-use crate::shared_memory::{CudaRegion, SharedMemory, SystemRegion};
+use crate::shared_memory::{CudaRegion, GPU_CALLS, SharedMemory, SystemRegion};
 
 /// The largest registration in bytes: a name, a key, some numbers.
 const MAX_REGISTRATION: usize = 64 << 10;
@@ -42,10 +42,9 @@ pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
             match memory {
                 SharedMemoryKind::System => register(shared, memory, name, Node::document(&text)?)?,
                 SharedMemoryKind::Cuda => {
-                    // The driver may create a context first, or wait for another thread that closes the same memory.
                     let (shared, name, text) = (shared.clone(), name.to_owned(), text.to_vec());
-                    run_blocking(move || register(&shared, memory, &name, Node::document(&text)?))
-                        .await?;
+                    let register = move || register(&shared, memory, &name, Node::document(&text)?);
+                    run_limited(&GPU_CALLS, register).await?;
                 }
             }
             Ok(reply::empty())
@@ -57,7 +56,7 @@ pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
         }
         (Operation::Unregister, SharedMemoryKind::Cuda) => {
             let (shared, name) = (shared.clone(), name.to_owned());
-            run_blocking(move || shared.unregister_cuda(&name)).await?;
+            run_limited(&GPU_CALLS, move || shared.unregister_cuda(&name)).await?;
             Ok(reply::empty())
         }
     }

@@ -2,20 +2,24 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
+use futures_util::future::join_all;
 use slipring::DType;
 use slipring_triton::{
-    AsyncModel, Front, InferRequest, Inferring, InputData, Inputs, ModelMetadata, Outputs,
-    RequestInput, TensorSpec,
+    AsyncModel, Front, InferRequest, Inferring, InputData, Inputs, Limits, LoadParameters,
+    LoadedModel, Model, ModelError, ModelMetadata, ModelRepository, Outputs, RequestInput,
+    TensorSpec,
 };
 use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::grpc_served::{self, input, request};
 use crate::http_served;
-use crate::support::wait_until;
+use crate::support::{HANG, wait_until};
 
 /// Returns metadata of a model of one input "I" of bytes.
 fn of_bytes(name: &str) -> ModelMetadata {
@@ -67,9 +71,8 @@ fn the_queue_of_an_async_model_is_bounded_over_both_protocols() {
     let http = http_served::Served::of(front.clone());
     let grpc = grpc_served::Served::of(front.clone());
     let waiting = |count: usize| {
-        let row = format!(
-            "nv_inference_pending_request_count{{model=\"held\",version=\"1\"}} {count}\n"
-        );
+        let row =
+            format!("nv_inference_pending_request_count{{model=\"held\",version=\"1\"}} {count}\n");
         wait_until("so many requests wait", || front.metrics().contains(&row));
     };
     const PATH: &str = "/v2/models/held/infer";
@@ -113,8 +116,197 @@ fn a_flood_of_requests_to_an_async_model_is_held_up_to_a_bound_by_default() {
         for (at, waits) in all.iter_mut().enumerate() {
             assert!(is_pending(waits.as_mut()).await, "request {at}");
         }
-        let further = tokio::time::timeout(crate::support::HANG, front.infer(asked("held"))).await;
+        let further = tokio::time::timeout(HANG, front.infer(asked("held"))).await;
         let refusal = further.expect("an answer at once").unwrap_err();
         assert_eq!(refusal.kind().status(), 503, "{refusal}");
+    });
+}
+
+/// Models without outputs whose calls wait for permits, on threads of their own.
+struct Slow {
+    metadata: ModelMetadata,
+    running: Arc<AtomicUsize>,
+    go: Arc<Mutex<Receiver<()>>>,
+}
+
+impl Model for Slow {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        // Returns once the sender is dropped.
+        let _ = self.go.lock().unwrap().recv_timeout(HANG);
+        Ok(())
+    }
+}
+
+/// A model that answers at once, on a thread of its own.
+struct Fast(ModelMetadata);
+
+impl Model for Fast {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.0
+    }
+
+    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
+        Ok(())
+    }
+}
+
+/// Runs `test` with requests to so many slow models whose instances are all taken, beside a model "fast", on a runtime as
+/// tokio builds it. The slow models have `running` calls at once.
+fn beside_slow_models(
+    models: usize,
+    limits: Limits,
+    running: usize,
+    test: impl AsyncFnOnce(&Front),
+) {
+    let (go, hears) = channel();
+    let (calls, hears) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(hears)));
+    let names: Vec<String> = (0..models).map(|at| format!("slow{at}")).collect();
+    let slow = |name: &String| Slow {
+        metadata: of_bytes(name),
+        running: calls.clone(),
+        go: hears.clone(),
+    };
+    let builder = Front::builder().limits(limits).model(Fast(of_bytes("fast")));
+    let builder = names.iter().map(slow).fold(builder, |builder, slow| builder.model(slow));
+    let front = builder.build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let requests = names.iter().flat_map(|name| std::iter::repeat_n(name, 33));
+        let mut slow: Vec<_> = requests.map(|name| Box::pin(front.infer(asked(name)))).collect();
+        for waits in &mut slow {
+            assert!(is_pending(waits.as_mut()).await);
+        }
+        wait_until("the threads are taken", || calls.load(Ordering::Relaxed) == running);
+        test(&front).await;
+        assert_eq!(calls.load(Ordering::Relaxed), running, "the threads of slow models");
+        drop(go);
+        for answer in join_all(slow).await {
+            answer.unwrap();
+        }
+    });
+}
+
+#[test]
+fn slow_models_leave_each_other_model_a_thread_and_the_runtime_some() {
+    // Each has 32 instances, which would be more threads than the 512 of a runtime.
+    for models in [17, 40] {
+        beside_slow_models(models, Limits::new(), 224 + models, async |front| {
+            for _ in 0..3 {
+                let fast = tokio::time::timeout(HANG, front.infer(asked("fast"))).await;
+                fast.expect("an answer beside slow models").unwrap();
+            }
+            let other = tokio::task::spawn_blocking(|| ());
+            tokio::time::timeout(HANG, other).await.expect("a thread for other work").unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_threads_that_models_share_are_an_option() {
+    beside_slow_models(3, Limits::new().model_threads(0), 3, async |front| {
+        // The thread of its own is for one call at a time, so these run one after another.
+        let both = async { tokio::join!(front.infer(asked("fast")), front.infer(asked("fast"))) };
+        let (first, second) = tokio::time::timeout(HANG, both).await.expect("both answers");
+        first.and(second).unwrap();
+    });
+}
+
+/// A repository of every [`Slow`] model. Their drops wait for a permit, too.
+struct SlowRepository {
+    running: Arc<AtomicUsize>,
+    dropping: Arc<AtomicUsize>,
+    go: Arc<Mutex<Receiver<()>>>,
+}
+
+struct SlowToDrop(Slow, Arc<AtomicUsize>);
+
+impl Model for SlowToDrop {
+    fn metadata(&self) -> &ModelMetadata {
+        self.0.metadata()
+    }
+
+    fn infer(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<(), ModelError> {
+        self.0.infer(inputs, outputs)
+    }
+}
+
+impl Drop for SlowToDrop {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        let _ = self.0.go.lock().unwrap().recv_timeout(HANG);
+    }
+}
+
+impl ModelRepository for SlowRepository {
+    fn index(&self) -> Vec<String> {
+        (0..40).map(|at| format!("slow{at}")).collect()
+    }
+
+    fn load(&self, name: &str, _: LoadParameters) -> Result<LoadedModel, ModelError> {
+        let (metadata, running) = (of_bytes(name), self.running.clone());
+        let slow = Slow { metadata, running, go: self.go.clone() };
+        Ok(LoadedModel::model(SlowToDrop(slow, self.dropping.clone())))
+    }
+}
+
+/// Runs `test` with a front of that repository, the numbers of its calls and drops, and what lets them end.
+fn with_slow_repository(
+    limits: Limits,
+    test: impl AsyncFnOnce(&Front, &AtomicUsize, &AtomicUsize, Sender<()>),
+) {
+    let (go, hears) = channel();
+    let [running, dropping] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+    let (runs, drops) = (running.clone(), dropping.clone());
+    let source = SlowRepository { running, dropping, go: Arc::new(Mutex::new(hears)) };
+    let front = Front::builder().limits(limits).repository(source).build().unwrap();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test(&front, &runs, &drops, go));
+}
+
+#[test]
+fn models_that_are_slow_to_drop_leave_threads_to_other_work() {
+    with_slow_repository(Limits::new(), async |front, _, dropping, go| {
+        for at in 0..40 {
+            let name = format!("slow{at}");
+            front.load_model(&name, LoadParameters::new()).await.unwrap();
+            front.unload_model(&name).await.unwrap();
+        }
+        wait_until("drops have begun", || dropping.load(Ordering::Relaxed) == 16);
+        // An unload comes behind all drops that could begin.
+        front.unload_model("slow0").await.unwrap();
+        assert_eq!(dropping.load(Ordering::Relaxed), 16);
+        drop(go);
+        wait_until("all are dropped", || dropping.load(Ordering::Relaxed) == 40);
+    });
+}
+
+#[test]
+fn models_that_follow_one_another_under_a_name_share_its_thread() {
+    with_slow_repository(Limits::new().model_threads(0), async |front, running, _, go| {
+        let mut calls = Vec::new();
+        for _ in 0..3 {
+            front.load_model("slow0", LoadParameters::new()).await.unwrap();
+            let mut call = Box::pin(front.infer(asked("slow0")));
+            assert!(is_pending(call.as_mut()).await);
+            wait_until("the first call runs", || running.load(Ordering::Relaxed) > 0);
+            calls.push(call);
+        }
+        // A load comes behind all calls that could begin.
+        front.load_model("slow1", LoadParameters::new()).await.unwrap();
+        assert_eq!(running.load(Ordering::Relaxed), 1);
+        drop(go);
+        for answer in join_all(calls).await {
+            answer.unwrap();
+        }
     });
 }
