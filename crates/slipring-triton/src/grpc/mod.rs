@@ -22,6 +22,7 @@ mod codec;
 mod connections;
 mod contents;
 mod control;
+mod deadline_body;
 mod decoupled;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;

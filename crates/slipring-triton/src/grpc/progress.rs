@@ -2,7 +2,7 @@
 //!
 //! hyper asks a body for its next frame once the connection has room for it. So the frames that a body hands on show
 //! how fast its client takes them, if they are short. hyper runs each call as a task of its own, which the executor of
-//! this module ends.
+//! this module ends. An application's server has an executor of its own: `deadline_body`.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -121,7 +121,7 @@ impl Body for ProgressBody {
         };
         this.frames += 1;
         let state = if polled.is_pending() { State::Made } else { State::Handed(this.frames) };
-        // An application's own server has an executor of its own.
+        // An application's own server does not set the state.
         let _ = RESPONSE.try_with(|response| response.set(state));
         polled
     }

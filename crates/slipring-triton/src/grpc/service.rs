@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Body as HttpBody;
@@ -17,9 +18,11 @@ use tonic::server::NamedService;
 use crate::front::Front;
 use crate::grpc::calls::Calls;
 use crate::grpc::codec::{BesideTonic, with_bytes_beside, with_charge};
+use crate::grpc::deadline_body::DeadlineBody;
 use crate::grpc::generated::health::health_server::HealthServer;
 use crate::grpc::generated::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::grpc::inflate;
+use crate::grpc::progress::ProgressBody;
 use crate::grpc::response_body::ChargedBody;
 use crate::grpc::scatter_gather::{self, ScatterGatherBody};
 use crate::shutdown::Shutdown;
@@ -40,6 +43,12 @@ fn named(response: http::Response<Body>, path: &str) -> http::Response<Body> {
 
 impl Front {
     /// Returns the protocol's service, `inference.GRPCInferenceService`, for a server of tonic 0.14.
+    ///
+    /// A response of which its client takes nothing for [`Limits::stall_timeout`](crate::Limits::stall_timeout) gives up its
+    /// messages, their bytes in flight, and the instance of a decoupled model. Its stream stays open with less than 1 MiB until
+    /// the client reads, which then finds an error, or until the connection ends. A [`Server`](crate::Server) resets such a
+    /// stream. An application bounds them by its server's `max_concurrent_streams`, and closes the connections of clients that
+    /// are gone by `http2_keepalive_interval`.
     ///
     /// # Examples
     ///
@@ -72,11 +81,14 @@ pub struct GrpcService {
     /// Serves compressed requests. It also compresses their responses, if the client accepts that.
     compressing: GrpcInferenceServiceServer<Calls>,
     health: HealthServer<Calls>,
+    /// The deadline of a response. `None`: the server resets streams itself.
+    stall_timeout: Option<Duration>,
 }
 
 impl GrpcService {
     pub(super) fn new(front: Front, shutdown: Option<Shutdown>) -> Self {
         let most = scatter_gather::max_len(front.limits());
+        let stall_timeout = shutdown.is_none().then_some(front.limits().stall_timeout);
         let calls = Calls { front: front.clone(), shutdown };
         // Clients always declare that they accept compression, and seldom want to wait for it.
         let plain = GrpcInferenceServiceServer::new(calls.clone())
@@ -88,7 +100,7 @@ impl GrpcService {
             .clone()
             .send_compressed(CompressionEncoding::Gzip)
             .send_compressed(CompressionEncoding::Deflate);
-        Self { front, plain, compressing, health: HealthServer::new(calls) }
+        Self { front, plain, compressing, health: HealthServer::new(calls), stall_timeout }
     }
 
     /// Passes a call on to its service.
@@ -124,9 +136,16 @@ impl GrpcService {
         // tonic compresses all responses of a stream or none, also those that have tails.
         let response = self.call_service(request, is_compressed && !is_stream);
         let response = with_bytes_beside(beside, with_charge(charge.clone(), response));
+        let stall_timeout = self.stall_timeout;
         Box::pin(async move {
             let response = named(response.await?, uri.path());
-            Ok(response.map(|body| Body::new(ChargedBody::new(body, tails, charge))))
+            Ok(response.map(|body| {
+                let body = Body::new(ChargedBody::new(body, tails, charge));
+                match stall_timeout {
+                    Some(longest) => Body::new(DeadlineBody::new(ProgressBody::new(body), longest)),
+                    None => body,
+                }
+            }))
         })
     }
 

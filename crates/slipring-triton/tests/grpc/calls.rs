@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::grpc_served::inference::infer_parameter::ParameterChoice;
 use crate::grpc_served::inference::*;
 use crate::grpc_served::{
-    Client, Served, identity, in_memory, input, output, request, simple, window,
+    Client, Served, identity, in_memory, input, output, request, served_by_tonic, simple, window,
 };
 use crate::http_served::{ints, models};
 use crate::support::{unique_name, wait_until};
@@ -424,15 +424,7 @@ fn an_applications_own_server_serves_it_beside_others() {
     let front = models::add_all(Front::builder()).build().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-        let server = tonic::transport::Server::builder()
-            .add_service(front.service())
-            .add_service(front.health());
-        tokio::spawn(server.serve_with_incoming(incoming));
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        let channel = endpoint.connect().await.unwrap();
+        let channel = served_by_tonic(&front).await;
         let answer =
             Client::new(channel.clone()).model_infer(identity(&ints(0..16))).await.unwrap();
         assert_eq!(answer.into_inner().raw_output_contents, [&ints(0..16)[..]]);

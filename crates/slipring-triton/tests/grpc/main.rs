@@ -13,6 +13,7 @@ mod grpc_served;
 mod http_served;
 #[path = "../served/loadable.rs"]
 mod loadable;
+mod own_server;
 mod repository;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;

@@ -146,6 +146,18 @@ impl Drop for Served {
     }
 }
 
+/// Serves a front by an application's own server of tonic, on the current runtime. Returns a connection to it.
+pub async fn served_by_tonic(front: &Front) -> Channel {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let server = tonic::transport::Server::builder()
+        .add_service(front.service())
+        .add_service(front.health());
+    tokio::spawn(server.serve_with_incoming(incoming));
+    Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
 /// Asserts that a call was refused with this code and text.
 #[track_caller]
 pub fn is_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, text: &str) {
