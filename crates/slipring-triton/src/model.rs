@@ -145,8 +145,11 @@ pub trait DecoupledModel: Send + Sync + 'static {
     ///
     /// The model may send from here, or hand `responses` to another thread or task and return. The request ends once
     /// this method has returned and `responses` is dropped; until then it occupies one of the model's
-    /// [`instances`](ModelMetadata::instances). An [`inline`](ModelMetadata::inline) model runs on a thread of the
-    /// runtime if the request is small, and must then neither wait nor call [`Responses::blocking_send`] in here.
+    /// [`instances`](ModelMetadata::instances). A client that reads nothing holds up a request with many responses for
+    /// [`Limits::stall_timeout`](crate::Limits::stall_timeout); then sending fails.
+    ///
+    /// An [`inline`](ModelMetadata::inline) model runs on a thread of the runtime if the request is small, and must then neither
+    /// wait nor call [`Responses::blocking_send`] in here.
     ///
     /// # Errors
     ///

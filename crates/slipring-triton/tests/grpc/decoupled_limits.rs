@@ -131,6 +131,41 @@ fn a_client_that_takes_nothing_loses_its_stream_after_the_stall_timeout() {
 }
 
 #[test]
+fn a_client_that_takes_nothing_keeps_an_instance_until_the_stall_timeout_and_no_longer() {
+    const STALL_TIMEOUT: Duration = Duration::from_millis(500);
+    let (began, begins) = channel();
+    let begins = Arc::new(Mutex::new(begins));
+    let model = Scripted::with(
+        |metadata| metadata.instances(1),
+        move |inputs, responses| match inputs.input("I")?.byte_len() {
+            0 => send_number(&responses, 0),
+            _ => {
+                began.send(()).unwrap();
+                loop {
+                    send_bytes(&responses, 1 << 20)?;
+                }
+            }
+        },
+    );
+    let limits = Limits::new().stall_timeout(STALL_TIMEOUT);
+    let served = Served::with(|builder| builder.limits(limits).decoupled_model(model));
+    served.run(async {
+        let mut client = served.client_of_its_own().await;
+        let stalled = Stream::open(&mut client).await;
+        let sent = Instant::now();
+        stalled.send(scripted("", &[1]));
+        received(&begins).await;
+        // The one instance is taken, so this request waits for it.
+        let mut client = served.client_of_its_own().await;
+        let mut other = Stream::open(&mut client).await;
+        other.send(scripted("", &[]));
+        other.response().await;
+        assert!(sent.elapsed() >= STALL_TIMEOUT, "answered after {:?}", sent.elapsed());
+        drop(stalled);
+    });
+}
+
+#[test]
 fn a_model_may_be_silent_for_longer_than_the_stall_timeout() {
     let model = Scripted::new(|_, responses| {
         for number in 0..3 {
