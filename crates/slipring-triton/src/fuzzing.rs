@@ -1,6 +1,6 @@
 //! The parts of the front that fuzz targets reach: echo models, and a region of a client.
 //!
-//! Requests run on the calling thread and end at once, since nothing makes them wait. For every input the targets
+//! Requests run on the calling thread and end at once, since nothing makes them wait but the reader of a stream. For every input the targets
 //! assert that nothing panics, that a client can read every response, and that the counted bytes match the memory in
 //! use.
 
@@ -10,6 +10,7 @@ use slipring::DType;
 use slipring::region::PosixShm;
 
 use crate::front::Front;
+use crate::grpc::stream_fuzzing::Many;
 use crate::limits::Limits;
 use crate::metadata::{DTYPES, ModelMetadata, TensorSpec};
 use crate::model::Model;
@@ -17,6 +18,7 @@ use crate::model_error::ModelError;
 use crate::{Inputs, Outputs};
 
 pub use crate::grpc::fuzzing::message;
+pub use crate::grpc::stream_fuzzing::stream;
 pub use crate::http::fuzzing::{body, head};
 
 /// The limit on a request. It is low, so that an input can reach it.
@@ -78,6 +80,7 @@ pub(crate) fn front() -> &'static Front {
     let (front, object) = FRONT.get_or_init(|| {
         let limits = Limits::new().request_bytes(MAX_REQUEST).json_bytes(MAX_REQUEST as usize / 2);
         let builder = models().into_iter().fold(Front::builder(), |all, model| all.model(model));
+        let builder = builder.decoupled_model(Many::new());
         let front = builder.limits(limits).build().unwrap();
         let key = format!("slipring-fuzz-{}", std::process::id());
         let object = PosixShm::create(&key, REGION as u64).unwrap();

@@ -39,6 +39,8 @@ mod response_body;
 mod scatter_gather;
 mod service;
 mod stream;
+#[cfg(fuzzing)]
+pub(super) mod stream_fuzzing;
 mod tail;
 
 pub(super) use connections::serve;
