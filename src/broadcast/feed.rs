@@ -37,7 +37,7 @@ use crate::patience::RecvPatience;
 use crate::ring::Header;
 use crate::shm::{OwnWords, PeerMapping, PeerSegment, PeerWords};
 use crate::status::Awaited;
-use crate::status::layout::{MESSAGES, MISSED, RECEIVER};
+use crate::status::layout::{MISSED, RECEIVER};
 use crate::sync::Edge;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
@@ -497,11 +497,11 @@ impl Feed {
     fn count_next(&mut self, rare: Option<Box<Rare>>) {
         let (message, missed) = self.cursor.take();
         self.taken = Taken { message, missed, rare };
-        let status = self.waiter.status();
-        status.store(MESSAGES, message);
+        let is_hot = self.waiter.is_hot();
+        self.waiter.status().pass(message, 0, is_hot);
         if missed > 0 {
             self.missed += missed;
-            status.store(MISSED, self.missed);
+            self.waiter.status().store(MISSED, self.missed);
         }
     }
 
@@ -618,6 +618,7 @@ impl Feed {
     #[inline(always)]
     fn tell(&mut self, now: bool) {
         if let Some(position) = self.cursor.tell(now) {
+            self.waiter.status().passed(position - 1, 0);
             self.store_position(position);
         }
     }

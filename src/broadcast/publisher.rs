@@ -641,9 +641,11 @@ impl Publisher {
     /// Wakes the subscribers that sleep.
     #[inline(always)]
     pub(super) fn wake(&mut self) {
-        self.waiter.status().passed(self.writer.next() - 1, self.bytes);
         let (audience, ids) = (&self.audience, &self.ids);
-        if self.crowd.look(|index| call(audience, ids[index])) {
+        let rings = self.crowd.look(|index| call(audience, ids[index]));
+        let is_stream = rings.is_none() && !ids.is_empty();
+        self.waiter.status().pass(self.writer.next() - 1, self.bytes, is_stream);
+        if rings == Some(true) {
             self.ring();
         }
         // Pairs with Audience::join: a subscriber that may have missed this message is in the list.
@@ -656,7 +658,7 @@ impl Publisher {
     fn wake_newcomers(&mut self) {
         self.adopt();
         let (audience, ids) = (&self.audience, &self.ids);
-        if self.crowd.look(|index| call(audience, ids[index])) {
+        if self.crowd.look(|index| call(audience, ids[index])) == Some(true) {
             self.ring();
         }
     }

@@ -367,6 +367,8 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn publish_position(&mut self) {
         if self.consumer.publish() {
+            let HalfStats { messages, bytes, tensors, .. } = self.stats;
+            self.data.status().passed(messages + tensors, bytes);
             self.published();
             self.data.progress(&self.link, self.consumer.position());
         }
@@ -516,7 +518,8 @@ impl Inbox {
     pub(crate) fn discard(&mut self, header: Header) {
         self.is_long = header.len() > SHORT;
         let HalfStats { messages, bytes, tensors, .. } = self.stats;
-        self.data.status().passed(messages + tensors, bytes);
+        let is_hot = self.data.is_hot();
+        self.data.status().pass(messages + tensors, bytes, is_hot);
         if self.consumer.release(header) {
             self.published();
         }

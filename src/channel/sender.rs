@@ -34,7 +34,7 @@ use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, large
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping, PeerWords};
 use crate::status::{Awaited, layout::SENDER};
-use crate::wake::{Attention, Sleeper, Waker};
+use crate::wake::{Attention, HOT, Sleeper, Waker};
 
 impl From<Full> for TrySendError {
     fn from(full: Full) -> Self {
@@ -482,10 +482,11 @@ impl Sender {
     /// Wakes the receiver if it sleeps.
     #[inline(always)]
     pub(crate) fn announce(&mut self) -> Result<()> {
-        let HalfStats { messages, bytes, tensors, .. } = self.stats;
-        self.room.status().passed(messages + tensors, bytes);
         let link = &*self.link;
-        match self.data.look(link.own(), link.peer()) {
+        let state = self.data.load(link.peer());
+        let HalfStats { messages, bytes, tensors, .. } = self.stats;
+        self.room.status().pass(messages + tensors, bytes, state == HOT);
+        match self.data.judge(state, link.own()) {
             Ok(None) => Ok(()),
             Ok(Some(attention)) => self.attend(attention),
             Err(fault) => Err(link.fail(fault)),

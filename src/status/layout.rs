@@ -77,7 +77,7 @@ pub const SUBSCRIBES: u64 = 4;
 pub const SENDER: usize = 256;
 /// The line of a receiver.
 pub const RECEIVER: usize = 320;
-/// Within such a line: messages that passed, those with tensors included. Of a subscription: the number of the last message
+/// Within such a line: messages that passed, those with tensors included; in a stream up to 15 fewer. Of a subscription: the number of the last message
 /// that the subscriber read; of a topic: that of the newest.
 pub const MESSAGES: usize = 0;
 /// Bytes of these messages. A sender's alone counts those of tensors.

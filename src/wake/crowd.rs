@@ -30,21 +30,21 @@ impl<P: PeerWords> Crowd<P> {
     }
 
     /// Checks for sleepers, after the caller made something visible to all of them. Calls `call` with the index of each one
-    /// to send a packet to. Returns whether the caller rings the bell.
+    /// to send a packet to. Returns whether the caller rings the bell. `None`: it does not, and all of them are hot.
     #[inline(always)]
-    pub(crate) fn look(&mut self, call: impl FnMut(usize)) -> bool {
+    pub(crate) fn look(&mut self, call: impl FnMut(usize)) -> Option<bool> {
         // As in `state::load`, for all of them.
         compiler_fence(Ordering::SeqCst);
         #[cfg(all(test, slipring_loom))]
         crate::wake::interrupts::point();
         let at = self.state;
         if self.sleepers.iter().all(|(segment, _)| segment.load(at) == state::HOT) {
-            return false;
+            return None;
         }
         // The first loads may have been early. Pairs with before_last_look: if a sleeper's last look misses what was made
         // visible, the second load finds it asleep.
         Edge::Wake.barrier();
-        self.attend(call)
+        Some(self.attend(call))
     }
 
     fn attend(&mut self, mut call: impl FnMut(usize)) -> bool {

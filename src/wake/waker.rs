@@ -48,7 +48,28 @@ impl Waker {
         own: &impl OwnWords,
         peer: &impl PeerWords,
     ) -> Result<Option<Attention>, Fault> {
-        match load(peer, self.state) {
+        let state = self.load(peer);
+        self.judge(state, own)
+    }
+
+    /// Loads the state word, after the caller made something visible to the peer, for [`judge`](Self::judge).
+    #[inline(always)]
+    pub(crate) fn load(&self, peer: &impl PeerWords) -> u64 {
+        load(peer, self.state)
+    }
+
+    /// As [`look`](Self::look), with the state word as [loaded](Self::load).
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Self::look).
+    #[inline(always)]
+    pub(crate) fn judge(
+        &mut self,
+        state: u64,
+        own: &impl OwnWords,
+    ) -> Result<Option<Attention>, Fault> {
+        match state {
             state if state == self.attended => Ok(None),
             state::HOT => Ok(None),
             state => self.attend(state, own),

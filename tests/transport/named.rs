@@ -40,7 +40,7 @@ fn a_timeout_and_a_death_name_the_process_and_its_command() {
     assert!(format!("{died:#}").starts_with(&format!("the peer died: {process}")), "{died:#}");
     // The socket of a process ends before the process does. Nobody has waited for this child yet.
     let told = format!("the peer died: {process}: signal 9 ended it");
-    wait_until(|| format!("{:#}", link.send(b"late").unwrap_err()) == told);
+    wait_until("the exit is told", || format!("{:#}", link.send(b"late").unwrap_err()) == told);
     other.wait();
     let died = link.send(b"late").unwrap_err();
     assert_eq!(format!("{died:#}"), format!("the peer died: {process}"));

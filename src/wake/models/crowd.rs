@@ -42,7 +42,7 @@ impl Topic {
     /// `Publisher::wake`, behind a message.
     fn publish(&self, crowd: &mut Crowd<LoomWords>, sockets: &[Arc<Socket>; 2]) {
         self.words.store(MESSAGE, 1, Ordering::Relaxed);
-        if crowd.look(|index| sockets[index].call()) {
+        if crowd.look(|index| sockets[index].call()) == Some(true) {
             self.words.add(BELL, 1);
             self.futex.wake();
         }
