@@ -13,12 +13,14 @@
 //! | `message` | what a line tells of a message |
 //! | `npy`, `safetensors` | the heads of files of tensors |
 //! | `payload` | what `pub` sends |
+//! | `outlet` | a publisher whose waits the user can end |
+//! | `recording` | files of recorded topics |
 //! | `store` | messages as files of a folder |
 //! | `latency` | the quantiles of a measurement |
 //! | `round_trip` | messages that go to an `echo` end and come back |
 //! | `floor` | round trips over a socket pair |
 //! | `look` | what status pages and `/proc` tell of all processes |
-//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `ls`, `why` | the commands |
+//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `record`, `replay`, `ls`, `why` | the commands |
 
 mod bench;
 mod echo;
@@ -32,12 +34,16 @@ mod look;
 mod ls;
 mod message;
 mod npy;
+mod outlet;
 mod output;
 mod payload;
 mod ping;
 mod process;
 mod publish;
 mod quantity;
+mod record;
+mod recording;
+mod replay;
 mod round_trip;
 mod safetensors;
 mod stamp;
@@ -82,6 +88,10 @@ enum Command {
     Sub(subscribe::Subscribe),
     /// Tell how often the messages of a topic come
     Hz(hz::Hz),
+    /// Record topics into a file, with time stamps, metadata and tensors
+    Record(record::Record),
+    /// Publish what was recorded, with its distances in time
+    Replay(replay::Replay),
 }
 
 fn main() -> ExitCode {
@@ -107,5 +117,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pub(publish) => publish.run(output),
         Command::Sub(subscribe) => subscribe.run(output),
         Command::Hz(hz) => hz.run(output),
+        Command::Record(record) => record.run(output),
+        Command::Replay(replay) => replay.run(output),
     }
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use slipring::{DType, Shape, TensorMut, TensorSet};
+use slipring::{Shape, TensorSet};
 
 use crate::failure::Failure;
+use crate::outlet::Outlet;
 use crate::{npy, safetensors};
 
 /// The longest message of bytes: that of a link by default.
@@ -118,20 +119,13 @@ impl Source {
 }
 
 impl TensorFile {
-    /// Reads the tensors into memory that `alloc` gives.
-    pub(crate) fn load(
-        &self,
-        alloc: impl FnMut(DType, Shape) -> Result<TensorMut<u8>, Failure>,
-    ) -> Result<TensorSet, Failure> {
+    /// Reads the tensors into memory of the publisher.
+    pub(crate) fn load(&self, outlet: &mut Outlet) -> Result<TensorSet, Failure> {
         let (Self::Npy(path) | Self::Safetensors(path)) = self;
-        self.read(path, alloc).map_err(|failure| failure.of(path.display()))
+        self.read(path, outlet).map_err(|failure| failure.of(path.display()))
     }
 
-    fn read(
-        &self,
-        path: &Path,
-        mut alloc: impl FnMut(DType, Shape) -> Result<TensorMut<u8>, Failure>,
-    ) -> Result<TensorSet, Failure> {
+    fn read(&self, path: &Path, outlet: &mut Outlet) -> Result<TensorSet, Failure> {
         let mut file = BufReader::new(File::open(path)?);
         let mut set = TensorSet::new();
         let entries = match self {
@@ -143,7 +137,7 @@ impl TensorFile {
         };
         for entry in entries {
             let shape = Shape::new(&entry.shape)?;
-            let mut tensor = alloc(entry.dtype, shape)?;
+            let mut tensor = outlet.alloc(entry.dtype, shape, 0)?;
             file.read_exact(&mut tensor)?;
             let tensor = tensor.share()?;
             if entry.name.is_empty() {

@@ -7,18 +7,16 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use slipring::broadcast::{Policy, PublishOptions, Publisher};
+use slipring::Context;
+use slipring::broadcast::PublishOptions;
 use slipring::message::{Metadata, Value};
-use slipring::{Context, DType, ErrorKind, Shape, TensorMut};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::outlet::Outlet;
 use crate::output::Output;
 use crate::payload::{Payload, Source};
 use crate::quantity;
-
-/// The pause before the next look at memory or at subscribers.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// How far messages may come after their time before the later ones keep their distance instead.
 const CATCH_UP: Duration = Duration::from_millis(100);
@@ -105,60 +103,34 @@ impl Publish {
         let interrupt = Interrupt::new()?;
         let metadata = metadata(&self.meta)?;
         let source = Source::new(std::mem::take(&mut self.files), self.raw, self.repeat)?;
-        let context = Context::new()?;
         let options = PublishOptions::new().history(self.history);
-        let mut publisher = context.publish(self.address.as_str(), options)?;
-        let address = publisher.address().map_or(self.address.clone(), ToString::to_string);
-        output.show(&Publishing { publishing: address })?;
-        self.await_subscribers(&publisher, &interrupt)?;
-        let mut bytes = 0;
-        let ended =
-            self.publish(source, &context, &mut publisher, &metadata, &interrupt, &mut bytes);
+        let context = Context::new()?;
+        let mut outlet = Outlet::open(&context, &self.address, options, &interrupt, self.timeout)?;
+        output.show(&Publishing { publishing: outlet.address() })?;
+        outlet.await_subscribers(self.wait)?;
+        let ended = self.publish(source, &mut outlet, &metadata, &interrupt);
         if ended.is_ok() {
             while self.keep && interrupt.sleep_until(Instant::now() + Duration::from_secs(1)) {}
-            self.drain(&publisher, &interrupt);
+            outlet.drain();
         }
-        let subscribers = publisher.subscribers().len();
-        output.show(&Summary { messages: publisher.sent(), bytes, subscribers })?;
+        let (messages, bytes) = outlet.sent();
+        output.show(&Summary { messages, bytes, subscribers: outlet.subscribers() })?;
         ended
-    }
-
-    fn await_subscribers(
-        &self,
-        publisher: &Publisher,
-        interrupt: &Interrupt,
-    ) -> Result<(), Failure> {
-        let end = Instant::now() + self.timeout;
-        loop {
-            let there = publisher.subscribers().len();
-            if there >= self.wait || interrupt.is_set() {
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                let (wanted, after) = (self.wait, self.timeout.as_millis());
-                return Err(Failure::too_late(format!(
-                    "{there} of {wanted} subscribers have come in {after} ms: start them, or allow more time (--timeout)"
-                )));
-            }
-            interrupt.sleep_until(Instant::now() + PAUSE);
-        }
     }
 
     /// Publishes what the source gives, until it or the user ends.
     fn publish(
         &self,
         source: Source,
-        context: &Context,
-        publisher: &mut Publisher,
+        outlet: &mut Outlet,
         metadata: &Metadata,
         interrupt: &Interrupt,
-        bytes: &mut u64,
     ) -> Result<(), Failure> {
         let pause = self.rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
         let payloads = source.start();
         let mut due = Instant::now();
-        while self.count.is_none_or(|count| publisher.sent() < count) && interrupt.sleep_until(due)
-        {
+        let is_over = |outlet: &Outlet| self.count.is_some_and(|count| outlet.sent().0 >= count);
+        while !is_over(outlet) && interrupt.sleep_until(due) {
             let payload = loop {
                 match payloads.recv_timeout(Interrupt::slice(None) - Instant::now()) {
                     Ok(payload) => break payload?,
@@ -166,77 +138,20 @@ impl Publish {
                     Err(_) => return Ok(()),
                 }
             };
-            let len = match payload {
-                Payload::Bytes(message) => {
-                    patiently(interrupt, |until| {
-                        publisher.send_with_deadline(&message, metadata, until)
-                    })?;
-                    message.len() as u64
-                }
+            match payload {
+                Payload::Bytes(message) => outlet.send(&message, metadata)?,
                 Payload::Tensors(file) => {
-                    let mut set =
-                        file.load(|dtype, shape| self.alloc(context, publisher, dtype, &shape))?;
-                    set.set_metadata(metadata.clone());
-                    patiently(interrupt, |until| publisher.send_tensors_deadline(&set, until))?;
-                    set.iter().map(|(_, tensor)| tensor.byte_len() as u64).sum()
+                    let mut tensors = file.load(outlet)?;
+                    tensors.set_metadata(metadata.clone());
+                    outlet.send_tensors(&tensors)?;
                 }
-            };
-            *bytes += len;
+            }
             if let Some(pause) = pause {
                 // A little delay is made up for, a long one is not.
                 due = (due + pause).max(Instant::now().checked_sub(CATCH_UP).unwrap_or(due));
             }
         }
         Ok(())
-    }
-
-    /// Returns memory for a tensor. Waits for memory that subscribers hold.
-    fn alloc(
-        &self,
-        context: &Context,
-        publisher: &mut Publisher,
-        dtype: DType,
-        shape: &Shape,
-    ) -> Result<TensorMut<u8>, Failure> {
-        let end = Instant::now() + self.timeout;
-        loop {
-            match context.allocation().dtype(dtype, *shape) {
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::PoolExhausted { .. })
-                        && Instant::now() < end =>
-                {
-                    if publisher.reclaim() == 0 {
-                        std::thread::sleep(PAUSE);
-                    }
-                }
-                done => return Ok(done?),
-            }
-        }
-    }
-
-    /// Waits for subscribers that want every message.
-    fn drain(&self, publisher: &Publisher, interrupt: &Interrupt) {
-        let end = Instant::now() + self.timeout;
-        let lags = || {
-            let subscribers = publisher.subscribers();
-            subscribers.iter().any(|one| one.policy() == Policy::Every && one.lag() > 0)
-        };
-        while lags() && Instant::now() < end && !interrupt.is_set() {
-            interrupt.sleep_until(Instant::now() + PAUSE);
-        }
-    }
-}
-
-/// Sends, and lets the user end the wait for subscribers.
-fn patiently(
-    interrupt: &Interrupt,
-    mut send: impl FnMut(Instant) -> slipring::Result<()>,
-) -> Result<(), Failure> {
-    loop {
-        match send(Interrupt::slice(None)) {
-            Err(error) if error.is_timeout() && !interrupt.is_set() => {}
-            sent => return Ok(sent?),
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The commands of `slipring`, as processes.
 
+mod recordings;
 mod round_trips;
 mod support;
 mod topics;
