@@ -27,6 +27,16 @@ impl Failure {
         Self { code: 3, text: text.into() }
     }
 
+    /// Returns a failure with one of the [`EXIT_CODES`].
+    pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// Returns the exit code.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
     /// Returns the failure of a command that waited in vain.
     pub(crate) fn too_late(text: impl Into<String>) -> Self {
         Self { code: 6, text: text.into() }

@@ -20,9 +20,10 @@
 //! | `round_trip` | messages that go to an `echo` end and come back |
 //! | `floor` | round trips over a socket pair |
 //! | `look` | what status pages and `/proc` tell of all processes |
-//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `record`, `replay`, `ls`, `why` | the commands |
+//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `record`, `replay`, `doctor`, `ls`, `why` | the commands |
 
 mod bench;
+mod doctor;
 mod echo;
 mod escaped;
 mod failure;
@@ -92,6 +93,8 @@ enum Command {
     Record(record::Record),
     /// Publish what was recorded, with its distances in time
     Replay(replay::Replay),
+    /// Tell what the machine lets slipring do, and try a handshake with an address
+    Doctor(doctor::Doctor),
 }
 
 fn main() -> ExitCode {
@@ -119,5 +122,6 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Hz(hz) => hz.run(output),
         Command::Record(record) => record.run(output),
         Command::Replay(replay) => replay.run(output),
+        Command::Doctor(doctor) => doctor.run(output),
     }
 }
