@@ -21,6 +21,7 @@
 //! | `floor` | round trips over a socket pair |
 //! | `look` | what status pages and `/proc` tell of all processes |
 //! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `record`, `replay`, `doctor`, `ls`, `why` | the commands |
+//! | `generate` | `completions` and `man`, which describe the commands |
 
 mod bench;
 mod doctor;
@@ -28,6 +29,7 @@ mod echo;
 mod escaped;
 mod failure;
 mod floor;
+mod generate;
 mod hz;
 mod interrupt;
 mod latency;
@@ -55,7 +57,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -95,6 +97,10 @@ enum Command {
     Replay(replay::Replay),
     /// Tell what the machine lets slipring do, and try a handshake with an address
     Doctor(doctor::Doctor),
+    /// Print completions for a shell, to be sourced
+    Completions(generate::Completions),
+    /// Print the man page of the program or of a command
+    Man(generate::ManPage),
 }
 
 fn main() -> ExitCode {
@@ -123,5 +129,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Record(record) => record.run(output),
         Command::Replay(replay) => replay.run(output),
         Command::Doctor(doctor) => doctor.run(output),
+        Command::Completions(completions) => completions.run(Cli::command(), output),
+        Command::Man(man) => man.run(Cli::command(), output),
     }
 }

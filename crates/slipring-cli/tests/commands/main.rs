@@ -1,5 +1,6 @@
 //! The commands of `slipring`, as processes.
 
+mod descriptions;
 mod diagnoses;
 mod recordings;
 mod round_trips;
