@@ -30,6 +30,23 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
+/// Shows text whose characters that are not printable are escaped, and all others as they are: a line that may hold what peers
+/// or files said.
+pub(crate) struct Line<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if is_unprintable(c) && c != '\n' {
+                write!(f, "{}", c.escape_unicode())?;
+            } else {
+                f.write_char(c)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +55,11 @@ mod tests {
     fn what_steers_a_terminal_is_escaped() {
         let text = Escaped(b"a\x1b[2J\xc2\x9b1m\x07\xff\"\\\n\xe2\x80\xae z\xc3\xa9").to_string();
         assert_eq!(text, r#"a\u{1b}[2J\u{9b}1m\u{7}\xff\"\\\n\u{202e} zé"#);
+    }
+
+    #[test]
+    fn a_line_keeps_its_own_marks() {
+        let line = Line("\"a\\b\" µs\n\x1b[2J\u{9b}").to_string();
+        assert_eq!(line, "\"a\\b\" µs\n\\u{1b}[2J\\u{9b}");
     }
 }

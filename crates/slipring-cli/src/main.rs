@@ -59,12 +59,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::escaped::Line;
 use crate::failure::Failure;
 use crate::output::Output;
 
 /// Shows and tries slipring's links and topics.
 #[derive(Debug, Parser)]
-#[command(name = "slipring", version, about, after_help = failure::EXIT_CODES)]
+#[command(name = "slipring", version, after_help = failure::EXIT_CODES)]
 struct Cli {
     /// Print JSON, one object a line
     #[arg(long, global = true)]
@@ -108,7 +109,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if failure.is_told() {
-                eprintln!("slipring: {failure}");
+                eprintln!("slipring: {}", Line(&failure.to_string()));
             }
             failure.into()
         }

@@ -32,6 +32,8 @@ impl Outlet {
         interrupt: &Interrupt,
         timeout: Duration,
     ) -> Result<Self, Failure> {
+        // One that wants every message is waited for as all others are, before it is evicted.
+        let options = options.stall_after(timeout.max(PAUSE));
         let publisher = context.publish(address, options)?;
         let (context, interrupt) = (context.clone(), interrupt.clone());
         Ok(Self { publisher, context, interrupt, timeout, bytes: 0 })

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Write};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
-use crate::escaped;
+use crate::escaped::{self, Line};
 use crate::failure::Failure;
 
 /// Standard output.
@@ -20,7 +20,7 @@ impl Output {
         Self { is_json }
     }
 
-    /// Prints a report at once: as text, or as a JSON object.
+    /// Prints a report at once: as text, or as a JSON object. Either way no character of it steers the terminal.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Output {
             let mut json = serde_json::Serializer::with_formatter(&mut line, Printable);
             report.serialize(&mut json).map_err(|error| Failure::new(error.to_string()))?;
         } else {
-            write!(line, "{report}")?;
+            write!(line, "{}", Line(&report.to_string()))?;
         }
         line.push(b'\n');
         self.write(&line)
@@ -39,7 +39,10 @@ impl Output {
 
     /// Prints text for people alone.
     pub(crate) fn remark(&self, text: impl Display) -> Result<(), Failure> {
-        if self.is_json { Ok(()) } else { self.write(format!("{text}\n").as_bytes()) }
+        if self.is_json {
+            return Ok(());
+        }
+        self.write(format!("{}\n", Line(&text.to_string())).as_bytes())
     }
 
     /// Prints bytes as they are.

@@ -38,7 +38,8 @@ pub(crate) struct Replay {
     /// Wait for so many subscribers of each topic before the first message
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     wait: usize,
-    /// How long to wait for subscribers, for memory that they hold, and at the end for those that want every message
+    /// How long to wait for subscribers: at the start, for memory that they hold, and for those that want every message and read
+    /// nothing
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
     timeout: Duration,
     /// Messages that a new subscriber gets at first

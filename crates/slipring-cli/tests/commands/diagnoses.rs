@@ -17,9 +17,13 @@ use slipring::{Address, Context, Options};
 use crate::support::{Done, json, name, run, start};
 use crate::topics::Folder;
 
-/// Returns what the doctor says of an address, after a check of the rest.
-fn diagnose(address: &str) -> (Done, Value) {
-    let done = run(["--json", "doctor", address, "--timeout", "200ms"]);
+/// How long the doctor waits for a listener that answers, and for one that does not.
+const LONG: &str = "30s";
+const SHORT: &str = "200ms";
+
+/// Returns what the doctor says of an address.
+fn diagnose(address: &str, timeout: &str) -> (Done, Value) {
+    let done = run(["--json", "doctor", address, "--timeout", timeout]);
     let finding = done.json();
     assert_eq!(finding["about"], "handshake", "{done:?}");
     (done, finding)
@@ -27,7 +31,7 @@ fn diagnose(address: &str) -> (Done, Value) {
 
 #[track_caller]
 fn assert_problem(address: &str, code: i32, told: &[&str]) {
-    let (done, finding) = diagnose(address);
+    let (done, finding) = diagnose(address, if code == 6 { SHORT } else { LONG });
     assert_eq!(finding["level"], "problem", "{finding}");
     assert_eq!(done.code, Some(code), "{done:?}");
     for told in told {
@@ -91,7 +95,7 @@ fn a_listener_that_answers_is_named() {
     let address = name();
     let mut echo = start(["--json", "echo", &address]);
     echo.json();
-    let (_, finding) = diagnose(&address);
+    let (_, finding) = diagnose(&address, LONG);
     assert_eq!(finding["level"], "ok", "{finding}");
     let who = format!("process {} (slipring) of user ", echo.pid());
     assert!(finding["fact"].as_str().unwrap().starts_with(&who), "{finding}");
@@ -107,7 +111,7 @@ fn a_publisher_answers_and_gets_no_subscriber() {
     let address = name();
     let context = Context::new().unwrap();
     let camera = context.publish(address.as_str(), PublishOptions::new()).unwrap();
-    let (_, finding) = diagnose(&address);
+    let (_, finding) = diagnose(&address, LONG);
     assert_eq!(finding["level"], "ok", "{finding}");
     assert!(finding["fact"].as_str().unwrap().contains(" publishes on @"), "{finding}");
     assert!(camera.take_events().is_empty());

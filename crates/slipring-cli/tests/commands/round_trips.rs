@@ -85,7 +85,7 @@ fn an_interrupted_ping_prints_its_summary() {
 #[test]
 fn ping_tells_that_the_echo_is_stopped() {
     let (echo, address) = echo(&[]);
-    let mut ping = start(["--json", "ping", &address, "-i", "1ms", "--timeout", "300ms"]);
+    let mut ping = start(["--json", "ping", &address, "-i", "1ms", "--timeout", "1s"]);
     ping.json();
     echo.signal(Signal::STOP);
     let done = ping.finish();

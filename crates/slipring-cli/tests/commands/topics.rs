@@ -283,7 +283,7 @@ fn hz_tells_rate_and_gaps() {
     assert_eq!((done.code, done.lines.len()), (Some(0), 3), "{done:?}");
     let all = done.json();
     let (rate, bytes) = (all["rate"].as_f64().unwrap(), all["bytes_per_second"].as_f64().unwrap());
-    assert!(rate > 0.0 && rate < 400.0 && (bytes - 8.0 * rate).abs() < 1e-6 * bytes, "{all}");
+    assert!(rate > 0.0 && (bytes - 8.0 * rate).abs() < 1e-6 * bytes, "{all}");
     let gaps = &all["gaps"];
     assert!(gaps["min"].as_f64() <= gaps["mean"].as_f64(), "{all}");
     assert!(gaps["mean"].as_f64() <= gaps["max"].as_f64(), "{all}");
