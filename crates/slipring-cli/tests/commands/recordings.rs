@@ -260,7 +260,7 @@ fn a_recording_steers_no_terminal() {
     let file = folder.file("a.mcap", &file);
     for address in [&topic, &folder.path("\u{9b}2J")] {
         let done = run(["replay", &file, "--as", &format!("{topic}={address}")]);
-        let told = format!("{:?}{}", done.lines, done.stderr.trim_end());
+        let told = done.lines.concat() + done.stderr.trim_end();
         assert!(!told.contains(char::is_control), "{told:?}");
         assert_eq!(done.code == Some(0), *address != topic, "{done:?}");
     }
