@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 
 use crate::support::run;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
+    "ls",
+    "why",
     "echo",
     "ping",
     "bench",
