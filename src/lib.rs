@@ -147,7 +147,7 @@ pub mod seam {
     pub use crate::channel::{ExtensionSlot, LentRange};
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;
-    pub use crate::shm::create_common;
+    pub use crate::shm::{PeerMemory, create_common};
     pub use crate::transport::SocketPath;
 }
 

@@ -23,7 +23,7 @@ use crate::error::{Fault, Result, TensorFault};
 use crate::handshake::peer::{Peer, has_ended};
 use crate::link::session::Session;
 use crate::pool::FrozenBlock;
-use crate::shm::Bytes;
+use crate::shm::{Bytes, PeerMemory};
 
 /// The longest payload of a tensors record, in bytes, however large the ring is: room for 1024 tensors with names. Part
 /// of the wire format.
@@ -91,6 +91,11 @@ impl LentRange {
     /// Returns the process that has lent it.
     pub(crate) fn lender(&self) -> &Peer {
         self.segment.session.link.identity()
+    }
+
+    /// Returns the memory that the range is part of.
+    pub(crate) fn memory(&self) -> PeerMemory {
+        PeerMemory::of(self.segment.segment.mapping())
     }
 
     /// Returns a view of the bytes, which the peer can change at any moment.

@@ -549,6 +549,11 @@ impl PeerMapping {
         &self.view.span.generation
     }
 
+    /// Returns whether no other object keeps the memory mapped.
+    pub(super) fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.view.span) == 1
+    }
+
     /// Returns a reference that does not keep the memory mapped.
     pub(super) fn downgrade(&self) -> WeakMapping {
         WeakMapping(Arc::downgrade(&self.view.span))

@@ -26,6 +26,7 @@ mod loom_words;
 mod mapped_segments;
 mod mapping;
 mod order;
+mod peer_memory;
 mod segment;
 
 pub use bytes::{Bytes, BytesMut, Lines};
@@ -38,6 +39,7 @@ pub(crate) use mapping::{
     Area, ForeignMapping, MappedRing, Mapping, PeerMapping, node_of_caller, present_pages,
 };
 pub(crate) use order::Order;
+pub use peer_memory::PeerMemory;
 pub use segment::create_common;
 pub(crate) use segment::{
     Backing, PeerSegment, Segment, TMPFS_MAGIC, allocate, check_file_size, create_memfd,

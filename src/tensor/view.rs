@@ -11,7 +11,7 @@ use crate::channel::LentRange;
 use crate::error::{GpuUuid, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
-use crate::shm::Bytes;
+use crate::shm::{Bytes, PeerMemory};
 use crate::tensor::copies::{for_each_chunk, zeros};
 use crate::tensor::descriptor::{MAX_NAME, check_len};
 use crate::tensor::dtype::DType;
@@ -277,6 +277,16 @@ impl Tensor {
     #[inline]
     pub fn is_loaned(&self) -> bool {
         matches!(self.storage, Storage::Lent(_) | Storage::Gpu(OnGpu::Lent(_)))
+    }
+
+    /// Returns the memory of the peer that bytes on loan are part of, for callers that register it with a device. Returns
+    /// `None` if the bytes are not on loan, or not in memory of the host.
+    #[doc(hidden)]
+    pub fn peer_memory(&self) -> Option<PeerMemory> {
+        match &self.storage {
+            Storage::Lent(range) => Some(range.memory()),
+            _ => None,
+        }
     }
 
     /// Returns whether the bytes are sealed against writing, so that the tensor is sent on without a copy.

@@ -29,6 +29,7 @@ mod message;
 mod metadata;
 mod outgoing;
 mod peer;
+mod peer_memory;
 mod process;
 mod publisher;
 mod request;
@@ -84,6 +85,7 @@ fn init(this: &Bound<'_, PyModule>) -> PyResult<()> {
     this.add_class::<listener::Listener>()?;
     this.add_class::<message::Message>()?;
     this.add_class::<peer::Peer>()?;
+    this.add_class::<peer_memory::PeerMemory>()?;
     this.add_class::<calls::Pending>()?;
     this.add_class::<publisher::Publisher>()?;
     this.add_class::<request::Request>()?;

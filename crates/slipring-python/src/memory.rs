@@ -199,6 +199,16 @@ impl Memory {
         }
     }
 
+    /// Returns whether a view lives.
+    ///
+    /// # Errors
+    ///
+    /// `Forked`.
+    pub fn is_viewed(&self) -> PyResult<bool> {
+        self.owner.check()?;
+        Ok(self.state.lock().views > 0)
+    }
+
     /// Calls `read`, which calls no Python code, with the tensor while it is ready.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use crate::dtype;
 use crate::error::raise;
 use crate::memory::Memory;
 use crate::metadata::to_dict;
+use crate::peer_memory::PeerMemory;
 
 /// Elements of one dtype in row-major order, in shared memory or in memory of this process.
 ///
@@ -128,6 +129,19 @@ impl Tensor {
     #[getter]
     fn on_loan(&self) -> PyResult<bool> {
         Ok(self.memory.facts()?.is_loaned)
+    }
+
+    /// The memory of the peer that the bytes lie in, if they are on loan.
+    #[getter]
+    fn _peer_memory(&self) -> PyResult<Option<PeerMemory>> {
+        let memory = self.memory.read(|tensor| Ok(tensor.peer_memory()))?;
+        Ok(memory.map(PeerMemory::new))
+    }
+
+    /// Whether a view of the tensor is alive.
+    #[getter]
+    fn _viewed(&self) -> PyResult<bool> {
+        self.memory.is_viewed()
     }
 
     /// Ends the writing, and returns the tensor. It can then be read, and sent any number of times, but not written.

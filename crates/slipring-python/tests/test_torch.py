@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +30,7 @@ import pytest
 import slipring
 import slipring.torch
 from conftest import LONG
-from slipring.torch import _results
+from slipring.torch import _pins, _results
 
 SPAWN = multiprocessing.get_context("spawn")
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -139,6 +140,126 @@ def test_the_loader_itself_puts_while_another_thread_gets(results: _results.Resu
         time.sleep(0.05)
         results.put((None, None))
         assert getting.result(LONG) == (None, None)
+
+
+class FakeCuda:
+    """A CUDA that notes its calls, and what of them was mapped."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.error = error
+        self.registered: list[tuple[int, int, int]] = []
+        self.unregistered: list[tuple[int, bool]] = []
+        self.threads: set[int] = set()
+        self.done = threading.Event()
+        self.done.set()
+
+    def cudaHostRegister(self, start: int, length: int, flags: int) -> int:
+        self.registered.append((start, length, flags))
+        self.threads.add(threading.get_ident())
+        return self.error
+
+    def cudaHostUnregister(self, start: int) -> int:
+        self.unregistered.append((start, is_mapped(start)))
+        return 0
+
+    def cudaGetErrorString(self, error: int) -> str:
+        return f"error {error}"
+
+    def pins(self) -> _pins.Pins:
+        return _pins.Pins(lambda: self, lambda: lambda: None, lambda: bool(self.done.wait(LONG)) or None)
+
+
+def is_mapped(address: int) -> bool:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, _, end = line.split()[0].partition("-")
+        if int(start, 16) <= address < int(end, 16):
+            return True
+    return False
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def pinned(cuda: FakeCuda, batches: int) -> tuple[_results.Results, Any, list[Any]]:
+    """Returns a queue that registers with a CUDA, its worker, which waits to be killed, and the first batches."""
+    results = _results.Results(shared=True, failure=failure, pins=cuda.pins())
+    images = np.arange(200_000, dtype=np.uint8)
+    worker = worker_of(results, [images] * batches, None)
+    return results, worker, [results.get(timeout=LONG)[1] for _ in range(batches)]
+
+
+def test_the_memory_of_a_worker_is_registered_once_and_unregistered_before_it_goes() -> None:
+    cuda = FakeCuda()
+    results, worker, batches = pinned(cuda, 3)
+    starts = [start for start, _, _ in cuda.registered]
+    assert len(set(starts)) == len(starts)
+    assert {flags for _, _, flags in cuda.registered} == {1 | 8}
+    for batch in batches:
+        address = batch.ctypes.data
+        assert any(start <= address < start + length for start, length, _ in cuda.registered)
+    # CUDA keeps the error of a call for its thread.
+    assert threading.get_ident() not in cuda.threads
+    worker.join(LONG)
+    results.close()
+    kept = batches.pop()
+    del batches, batch
+    gc.collect()
+    # The arrays outlive their worker, and so does the registration of what they lie in.
+    address = kept.ctypes.data
+    time.sleep(0.1)
+    assert address not in {start for start, _ in cuda.unregistered}
+    assert kept.sum() == np.arange(200_000, dtype=np.uint8).sum()
+    del kept
+    until(lambda: len(cuda.unregistered) == len(starts))
+    assert dict(cuda.unregistered) == dict.fromkeys(starts, True)
+    until(lambda: not any(map(is_mapped, starts)))
+
+
+def test_a_block_goes_back_when_the_gpu_has_read_it() -> None:
+    cuda = FakeCuda()
+    cuda.done.clear()
+    results, _worker, batches = pinned(cuda, 1)
+    source = results._sources[0]
+    assert source.stats()["loans_held"] > 0
+    del batches
+    gc.collect()
+    time.sleep(0.1)
+    assert source.stats()["loans_held"] > 0
+    cuda.done.set()
+    until(lambda: source.stats()["loans_held"] == 0)
+    results.close()
+
+
+def test_memory_that_cuda_refuses_is_left_to_torch_with_one_warning() -> None:
+    cuda = FakeCuda(801)
+    with pytest.warns(UserWarning, match="bytes of a worker, and says 'error 801'") as warned:
+        results, _worker, batches = pinned(cuda, 3)
+    assert len(warned) == len(cuda.registered) == 1
+    assert all(batch.sum() == batches[0].sum() for batch in batches)
+    del batches
+    gc.collect()
+    # Nothing of it waits for a GPU.
+    until(lambda: results._sources[0].stats()["loans_held"] == 0)
+    assert not cuda.unregistered
+    results.close()
+
+
+def test_a_forked_child_unregisters_nothing() -> None:
+    cuda = FakeCuda()
+    results, _worker, batches = pinned(cuda, 1)
+    assert results._pins is not None
+    if (child := os.fork()) == 0:
+        del batches
+        gc.collect()
+        time.sleep(0.1)
+        os._exit(len(cuda.unregistered) + len(results._pins._registered))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert results._pins._registered
+    results.close()
 
 
 def test_a_loader_without_torch_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,6 +556,22 @@ def test_a_loader_without_an_accelerator_warns_of_pin_memory_and_pins_nothing() 
     assert not first["image"].is_pinned()
     assert batches._data_queue is batches._worker_result_queue
     assert [batch["label"].tolist() for batch in batches] == [[4, 5, 6, 7]]
+
+
+@with_torch
+@pytest.mark.parametrize(("shared", "pin_memory"), [(True, True), (True, False), (False, True)])
+def test_a_shared_loader_that_pins_registers_its_memory(
+    shared: bool, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slipring.torch import _loader
+
+    cuda = FakeCuda()
+    monkeypatch.setattr(_loader, "cuda_pins", cuda.pins)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches = list(loader(Images(8), shared=shared, pin_memory=pin_memory))
+    assert bool(cuda.registered) == (shared and pin_memory)
+    assert [batch["label"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @with_torch

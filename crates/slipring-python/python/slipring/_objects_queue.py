@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import _queue
 from ._errors import Closed, OtherKind
 from ._objects import Packer
-from ._slipring import Connection, Context, Tensors
+from ._slipring import Connection, Context, Tensor, Tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,8 +90,9 @@ class Queue(_queue.Queue):
     It is used as ``multiprocessing.Queue`` is, and passed to processes of any start method. The process that makes the
     queue gets, in any number of threads. An item is one message, and passes no descriptor: arrays of NumPy and tensors
     of torch are copied into shared memory once. What ``get`` returns is a copy of its own, or with ``shared=True`` lies
-    in that memory if it has 64 KiB or more. Such arrays are read-only, and a write to such a tensor ends the process
-    by a signal. The memory goes back to its producer when the last array or tensor of it is dropped.
+    in that memory if it has 64 KiB or more. The memory goes back to its producer when the last array or tensor of it is
+    dropped. Such arrays are read-only, and **a write to such a tensor, as ``tensor.add_(1)``, ends the process by
+    SIGSEGV**: torch has no read-only tensors. ``tensor.clone()`` may be written.
 
     ``get`` loads what it receives by ``pickle``, and so runs what the putting process chose: processes of other users
     are refused.
@@ -140,8 +141,14 @@ class Queue(_queue.Queue):
         if isinstance(item, bytes):
             return pickle.loads(item)
         stream, *blocks = item.tensors
-        keeps = self._is_shared and item.keeps()
-        return pickle.loads(stream, buffers=blocks if keeps else [bytearray(block) for block in blocks])
+        if not self._is_shared or not item.keeps():
+            return pickle.loads(stream, buffers=[bytearray(block) for block in blocks])
+        loaded = pickle.loads(stream, buffers=blocks)
+        self._kept(blocks)
+        return loaded
+
+    def _kept(self, blocks: list[Tensor]) -> None:
+        """Takes notice of blocks in which arrays of an item lie."""
 
     def _take(self, source: Connection) -> Any:
         try:

@@ -18,6 +18,7 @@ from torch.utils.data._utils import collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .._errors import PeerDied
+from ._pins import Pins, cuda_pins
 from ._results import Results, ends
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ class DataLoader(_DataLoader):
     """``torch.utils.data.DataLoader``, with the same arguments, whose workers hand over a batch as one message.
 
     With ``shared=True`` tensors of 64 KiB and more lie in the memory of the worker that made them, until they are
-    dropped. They are read-only, and a write to one ends the process by a signal. Otherwise they are copies.
+    dropped. They are read-only, and **a write to one, such as ``tensor.add_(1)``, ends the process by SIGSEGV**: take
+    ``tensor.clone()``, or leave ``shared`` out, if anything writes. Otherwise they are copies.
+
+    With ``pin_memory=True``, too, and a GPU, that memory is registered with CUDA, so that a shared tensor is pinned
+    where it lies. Where CUDA refuses it, one warning says so, and torch copies each batch to pinned memory.
     """
 
     def __init__(self, *arguments: Any, shared: bool = False, **options: Any) -> None:
@@ -79,14 +84,15 @@ class _View:
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
-        self.multiprocessing_context = _context(loader.multiprocessing_context, loader._is_shared)
+        pins = cuda_pins() if loader.pin_memory and loader._is_shared else None
+        self.multiprocessing_context = _context(loader.multiprocessing_context, loader._is_shared, pins)
         self.worker_init_fn = partial(_start, loader.worker_init_fn)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
-def _context(base: Any, shared: bool) -> Any:
+def _context(base: Any, shared: bool, pins: Pins | None) -> Any:
     base = base or multiprocessing.get_context()
     made: list[Results] = []
 
@@ -94,7 +100,7 @@ def _context(base: Any, shared: bool) -> Any:
         def Queue(self, maxsize: int = 0) -> Any:
             if made:
                 return super().Queue(maxsize)
-            made.append(Results(shared=shared, failure=_failure))
+            made.append(Results(shared=shared, failure=_failure, pins=pins))
             return made[0]
 
     return _Context()

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from multiprocessing.process import BaseProcess
 
-    from .._slipring import Connection
+    from .._slipring import Connection, Tensor
+    from ._pins import Pins
 
 
 # How long a wait for a worker's status sleeps between two looks at all workers, in seconds.
@@ -34,10 +35,14 @@ class Results(Queue):
     3. A worker that puts after the end of the loader goes on, and hears of the end as it is told.
     """
 
-    def __init__(self, *, shared: bool, failure: Callable[[], Any]) -> None:
-        """Takes a function that returns what stands for a batch whose exception is being handled. It is pickled."""
+    def __init__(self, *, shared: bool, failure: Callable[[], Any], pins: Pins | None = None) -> None:
+        """Takes a function that returns what stands for a batch whose exception is being handled. It is pickled.
+
+        ``pins`` registers the memory of shared batches.
+        """
         super().__init__(shared=shared)
         self._failure = failure
+        self._pins = pins
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._failure, *super().__getstate__()
@@ -45,6 +50,7 @@ class Results(Queue):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._failure, *rest = state
         super().__setstate__(tuple(rest))
+        self._pins = None
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Puts a number and its batch."""
@@ -71,6 +77,10 @@ class Results(Queue):
         if not isinstance(error, PeerClosed):
             pid = source.peer.pid
             self._ready.append(_Gone(f"process {pid}: {error}"))
+
+    def _kept(self, blocks: list[Tensor]) -> None:
+        if self._pins is not None:
+            self._pins.pin(blocks)
 
     def _load(self, item: Any) -> Any:
         if isinstance(item, _Gone):
