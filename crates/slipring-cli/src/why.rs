@@ -230,7 +230,8 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
         for Told { name, waits } in &self.processes {
-            if waits.is_empty() {
+            let is_told = self.ends.iter().any(|end| end.name == *name);
+            if waits.is_empty() && !is_told {
                 lines.push(format!("{name} waits for nobody"));
             }
             for wait in waits {

@@ -18,5 +18,6 @@ mod page;
 mod row;
 mod scene;
 
+pub(crate) use owner::Owner;
 pub(crate) use row::{Awaited, Doing, Half, Kind, Role, Row};
 pub(crate) use scene::{Scene, Side, Trust};

@@ -25,15 +25,8 @@ impl Owner {
     pub(crate) fn look(pid: u32) -> Option<Self> {
         let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // pid (command) state …: the command may hold parentheses itself.
-        let from = stat.iter().position(|byte| *byte == b'(')? + 1;
-        let to = stat.iter().rposition(|byte| *byte == b')')?;
-        let command = Escaped(stat.get(from..to)?).to_string();
-        let rest = std::str::from_utf8(stat.get(to + 2..)?).ok()?;
-        let mut fields = rest.split(' ');
-        let state = fields.next()?.chars().next()?;
-        // The 22nd field; the state is the third.
-        let started = fields.nth(18)?.parse().ok()?;
+        let Stat { command, state, started } = Stat::read(&stat)?;
+        let command = Escaped(command).to_string();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         let inner = inner.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
@@ -50,6 +43,10 @@ impl Owner {
 
     pub(crate) fn command(&self) -> &str {
         &self.command
+    }
+
+    pub(crate) fn state(&self) -> char {
+        self.state
     }
 
     pub(crate) fn inner(&self) -> u32 {
@@ -80,8 +77,44 @@ impl Owner {
     }
 }
 
+/// What `/proc/PID/stat` says.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat<'a> {
+    command: &'a [u8],
+    state: char,
+    started: u64,
+}
+
+impl<'a> Stat<'a> {
+    /// Reads `pid (command) state …`. The command may hold parentheses itself, and is followed by the last one.
+    fn read(stat: &'a [u8]) -> Option<Self> {
+        let from = stat.iter().position(|byte| *byte == b'(')? + 1;
+        let to = stat.iter().rposition(|byte| *byte == b')')?;
+        let command = stat.get(from..to)?;
+        let mut fields = std::str::from_utf8(stat.get(to + 2..)?).ok()?.split(' ');
+        let state = fields.next()?.chars().next()?;
+        // The 22nd field; the state is the third.
+        Some(Self { command, state, started: fields.nth(18)?.parse().ok()? })
+    }
+}
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (pid {})", self.command, self.pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_with_parentheses_is_read_whole() {
+        let stat = b"7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 99 20";
+        let read = Stat { command: b"a) b", state: 'S', started: 99 };
+        assert_eq!(Stat::read(stat), Some(read));
+        assert_eq!(Stat::read(b"7 ) ( S"), None);
+        assert_eq!(Stat::read(b"7 (a)"), None);
+        assert_eq!(Stat::read(b"7 (a) S 1"), None);
     }
 }
