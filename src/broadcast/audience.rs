@@ -134,7 +134,11 @@ impl Audience {
         let id = state.next_id;
         state.next_id += 1;
         state.note(EventKind::Joined, id, &seat);
+        let link = seat.link().clone();
         state.seats.insert(id, seat);
+        // Whoever reads the log may take its time.
+        drop(state);
+        tracing::debug!(peer = link.peer_name(), "a subscriber has joined");
         Some(id)
     }
 
@@ -152,6 +156,13 @@ impl Audience {
         state.sweep();
         self.changed();
         let mut ended = state.take_ended();
+        drop(state);
+        match kind {
+            EventKind::Left => {
+                tracing::debug!(peer = seat.link().peer_name(), "a subscriber has left");
+            }
+            _ => tracing::warn!(peer = seat.link().peer_name(), "a subscriber has died"),
+        }
         ended.push(seat);
         ended
     }
@@ -166,6 +177,9 @@ impl Audience {
         self.changed();
         let ended = state.take_ended();
         drop(state);
+        for seat in &ended {
+            tracing::warn!(peer = seat.link().peer_name(), ?cause, "a subscriber was evicted");
+        }
         drop(ended);
         true
     }

@@ -29,7 +29,7 @@ use crate::link::waiter::Waiter;
 use crate::patience::SendPatience;
 use crate::pool::Block;
 use crate::shm::{Area, Backing, Mapping, OwnWords, PeerMapping, PeerWords, Segment};
-use crate::status::layout::{SENDER, TOPIC, WHOM};
+use crate::status::layout::{SENDER, TOPIC, WAKES, WHOM};
 use crate::status::{Facts, Row};
 use crate::transport::Context;
 use crate::wake::{Crowd, Sleeper};
@@ -83,6 +83,8 @@ pub struct Publisher {
     waiter: Waiter,
     /// Bytes of all messages.
     bytes: u64,
+    /// System calls that woke subscribers, any number at once.
+    rings: u64,
     audience: Arc<Audience>,
     options: PublishOptions,
     context: Context,
@@ -163,6 +165,7 @@ impl Publisher {
             stall: Stall::default(),
             waiter: Waiter::new(sleeper, context.spin_option(), row.half(SENDER)),
             bytes: 0,
+            rings: 0,
             audience,
             options,
             context,
@@ -664,7 +667,9 @@ impl Publisher {
     }
 
     #[cold]
-    fn ring(&self) {
+    fn ring(&mut self) {
+        self.rings += 1;
+        self.waiter.status().store(WAKES, self.rings);
         self.words.add(BELL, 1);
         wake_all(&self.words, BELL);
     }

@@ -31,7 +31,8 @@ use crate::patience::RecvPatience;
 use crate::ring::{Consumer, Header, Kind, Record, SHORT, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, Mapping, PeerMapping, PeerWords};
-use crate::status::{Awaited, layout::RECEIVER};
+use crate::status::Awaited;
+use crate::status::layout::{RECEIVER, WAKES};
 use crate::wake::{Attention, Sleeper, Waker};
 
 mod arming;
@@ -366,11 +367,10 @@ impl Inbox {
     /// Publishes the position for the peer's sender, because nothing is left to read.
     #[inline(always)]
     pub(crate) fn publish_position(&mut self) {
+        let HalfStats { messages, bytes, tensors, .. } = self.stats;
+        self.data.status().passed(messages + tensors, bytes);
         if self.consumer.publish() {
-            let HalfStats { messages, bytes, tensors, .. } = self.stats;
-            self.data.status().passed(messages + tensors, bytes);
             self.published();
-            self.data.progress(&self.link, self.consumer.position());
         }
     }
 
@@ -411,6 +411,7 @@ impl Inbox {
             Attention::Gone => return,
         }
         self.stats.wakes += 1;
+        self.data.status().store(WAKES, self.stats.wakes);
     }
 
     /// Checks a record's header.

@@ -33,7 +33,8 @@ use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping, PeerWords};
-use crate::status::{Awaited, layout::SENDER};
+use crate::status::Awaited;
+use crate::status::layout::{SENDER, WAKES};
 use crate::wake::{Attention, HOT, Sleeper, Waker};
 
 impl From<Full> for TrySendError {
@@ -493,16 +494,28 @@ impl Sender {
         }
     }
 
+    /// Stores the counts in the status page.
+    pub(crate) fn show_counts(&mut self) {
+        let HalfStats { messages, bytes, tensors, .. } = self.stats;
+        self.room.status().passed(messages + tensors, bytes);
+    }
+
+    /// Counts a system call that wakes the receiver.
+    pub(crate) fn count_wake(&mut self) {
+        self.stats.wakes += 1;
+        self.room.status().store(WAKES, self.stats.wakes);
+    }
+
     #[cold]
     fn attend(&mut self, attention: Attention) -> Result<()> {
         match attention {
             Attention::Wake => {
-                self.stats.wakes += 1;
+                self.count_wake();
                 self.session.link.wake(self.data.bell());
                 Ok(())
             }
             Attention::Call => {
-                self.stats.wakes += 1;
+                self.count_wake();
                 self.session.link.call(Reason::Data);
                 Ok(())
             }
@@ -573,6 +586,7 @@ impl Sender {
 
     /// Waits until the ring may have `needed` free bytes.
     pub(crate) fn await_room(&mut self, needed: u64, deadline: Instant) -> Result<()> {
+        self.show_counts();
         let Self { room, producer, session, .. } = self;
         let link = &*session.link;
         room.wait(link, Awaited::Room, (Some(deadline), None), || {

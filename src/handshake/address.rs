@@ -98,6 +98,24 @@ impl Address {
         address.map_err(|errno| Error::os("socket address", errno))
     }
 
+    /// Returns the bytes of the name, if the address is an abstract one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::Address;
+    ///
+    /// let camera: Address = "@camera".parse()?;
+    /// assert_eq!(camera.as_abstract_name(), Some(&b"camera"[..]));
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn as_abstract_name(&self) -> Option<&[u8]> {
+        match &self.0 {
+            SocketName::Abstract(name) => Some(name),
+            SocketName::Path(_) => None,
+        }
+    }
+
     /// Returns the path, if the address is one.
     pub fn as_path(&self) -> Option<&Path> {
         match &self.0 {

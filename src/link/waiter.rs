@@ -204,10 +204,23 @@ impl Waiter {
                 self.sleeper.unpark(link.own());
                 if slice.is_none() {
                     self.status.run();
+                    tell_of_stall(link, awaited, began);
                 }
                 return slept;
             }
         }
+    }
+}
+
+/// The shortest wait for room that is told of.
+const STALL: Duration = Duration::from_secs(1);
+
+/// Tells of a sender that has waited for long.
+#[cold]
+pub(crate) fn tell_of_stall(link: &Link, awaited: Awaited, began: Instant) {
+    let waited = began.elapsed();
+    if awaited != Awaited::Message && waited >= STALL {
+        tracing::warn!(peer = link.peer_name(), ?waited, ?awaited, "a send has waited");
     }
 }
 

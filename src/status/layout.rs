@@ -33,7 +33,7 @@ pub const HEAD_PID: usize = 16;
 pub const STAMP: usize = 0;
 /// When the object was made, in nanoseconds of `CLOCK_MONOTONIC`.
 pub const SINCE: usize = 8;
-/// What the object's side is: one of the roles below in the low 8 bits; of a subscriber its policy in bits 8 to 15 (1 every
+/// The role of the object's side: one of the roles below in the low 8 bits; of a subscriber its policy in bits 8 to 15 (1 every
 /// message, 2 the newest, 3 the latest) and the depth of policy 2 in the upper half.
 pub const ROLE: usize = 16;
 /// The peer's process id in the low half, 0 if it is not known; its user id in the upper half.
@@ -84,9 +84,10 @@ pub const MESSAGES: usize = 0;
 pub const BYTES: usize = 8;
 /// System calls that woke the other side.
 pub const WAKES: usize = 16;
-/// What the half does: one of the states below in the low 8 bits, and what it waits for in bits 8 to 15.
+/// The state of the half: one of those below in the low 8 bits, and what it waits for in bits 8 to 15.
 pub const STATE: usize = 24;
-/// When this state began, in nanoseconds of `CLOCK_MONOTONIC_COARSE`.
+/// When it began to wait for this, or was dropped, in nanoseconds of `CLOCK_MONOTONIC_COARSE`. Waits for the same thing count
+/// as one while no message passes.
 pub const STATE_SINCE: usize = 32;
 /// For whom a publisher waits: the inode of the subscriber's segment; otherwise 0.
 pub const WHOM: usize = 40;
@@ -104,7 +105,7 @@ pub const ARMED: u64 = 3;
 /// The half is dropped.
 pub const GONE: u64 = 4;
 
-/// What a half waits for: a message.
+/// The half waits for a message.
 pub const FOR_MESSAGE: u64 = 1;
 /// Room in the ring, or in the slots of a topic.
 pub const FOR_ROOM: u64 = 2;

@@ -1,4 +1,4 @@
-//! The status page: what the links, listeners, topics and pools of this process do, for whoever may look into the process.
+//! The status page tells what the links, listeners, topics and pools of this process do, to those who may look into it.
 //!
 //! One memfd of the process, named [`NAME`], which only tools read: by `/proc/PID/fd`, for which the kernel asks as for a
 //! look into the process (`PTRACE_MODE_READ`). No peer gets it.
@@ -10,7 +10,7 @@
 //!
 //! 1. Each row belongs to one object. Its facts are stored once, and then its stamp; the drop of the object stores stamp 0.
 //! 2. Each line of counters has one writer at a time. A counter costs a store to a line that no peer loads.
-//! 3. Nothing in this process reads the page. So whoever writes it cannot harm more than what a tool shows.
+//! 3. Nothing in this process reads the page. A write to it changes no more than what a tool shows.
 //! 4. An object without a row of its own writes to the spare row: the page then says less, and nothing else fails.
 
 pub mod layout;

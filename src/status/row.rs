@@ -17,7 +17,7 @@ const LINE: u64 = 64;
 /// themselves, a stream of 64 bytes took twice as long (`ping_pong --modes stream --sizes 64`, far).
 const STRIDE: u64 = 16;
 
-/// What stays true of an object while it lives. See [`layout`] for each field.
+/// The facts of an object, which stay while it lives. See [`layout`] for each field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Facts<'a> {
     pub(crate) kind: u64,
@@ -99,7 +99,7 @@ impl Row {
 
     /// Returns the line of a half.
     pub(crate) fn half(self: &Arc<Self>, at: usize) -> Half {
-        Half { line: self.line(at), awaited: None }
+        Half { line: self.line(at), awaited: None, began: None, stored: 0 }
     }
 }
 
@@ -137,7 +137,7 @@ impl Line {
     }
 }
 
-/// What a half does while it does not run its user's code.
+/// The ways in which a half waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum State {
     /// It polls.
@@ -148,7 +148,7 @@ pub(crate) enum State {
     Armed = layout::ARMED as isize,
 }
 
-/// What a half waits for.
+/// The things that a half waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Awaited {
     Message = layout::FOR_MESSAGE as isize,
@@ -160,26 +160,31 @@ pub(crate) enum Awaited {
     Packets = layout::FOR_PACKETS as isize,
 }
 
-/// The line of a sender or a receiver: what has passed it, and what it does.
+/// The line of a sender or a receiver: the counts of what has passed it, and its state.
 #[derive(Debug)]
 pub(crate) struct Half {
     line: Line,
-    /// What it waits for, as far as the line says.
+    /// The thing that it waits for, as far as the line says.
     awaited: Option<Awaited>,
+    /// The thing that the last wait was for, and the count of messages when it began.
+    began: Option<(Awaited, u64)>,
+    /// The stored count of messages.
+    stored: u64,
 }
 
 impl Half {
-    /// As [`passed`](Self::passed). In a stream of messages (`is_hot`) it stores one count of [`STRIDE`].
+    /// As [`passed`](Self::passed). In a stream of messages (`is_hot`) it stores one count in [`STRIDE`].
     #[inline(always)]
-    pub(crate) fn pass(&self, messages: u64, bytes: u64, is_hot: bool) {
-        if !is_hot || messages.is_multiple_of(STRIDE) {
+    pub(crate) fn pass(&mut self, messages: u64, bytes: u64, is_hot: bool) {
+        if !is_hot || messages.wrapping_sub(self.stored) >= STRIDE {
             self.passed(messages, bytes);
         }
     }
 
     /// Stores how many messages and bytes have passed.
     #[inline(always)]
-    pub(crate) fn passed(&self, messages: u64, bytes: u64) {
+    pub(crate) fn passed(&mut self, messages: u64, bytes: u64) {
+        self.stored = messages;
         self.line.store(layout::MESSAGES, messages);
         self.line.store(layout::BYTES, bytes);
     }
@@ -190,12 +195,14 @@ impl Half {
         self.line.store(at, value);
     }
 
-    /// Stores how the half waits, and for what. A wait that goes on keeps its start.
+    /// Stores how the half waits, and for what. A wait keeps its start as long as it is for the same, and nothing has passed: a
+    /// caller that waits by a deadline each time waits for all of that time.
     pub(crate) fn wait(&mut self, state: State, awaited: Awaited) {
-        if self.awaited != Some(awaited) {
-            self.awaited = Some(awaited);
+        if self.awaited.is_none() && self.began != Some((awaited, self.stored)) {
+            self.began = Some((awaited, self.stored));
             self.line.store(layout::STATE_SINCE, now(ClockId::MonotonicCoarse));
         }
+        self.awaited = Some(awaited);
         self.line.store(layout::STATE, state as u64 | (awaited as u64) << 8);
     }
 

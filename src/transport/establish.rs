@@ -129,6 +129,7 @@ pub(super) fn establish(
         (row, theirs.segment.inode()),
     );
     let link = Arc::new(link);
+    tracing::debug!(peer = link.peer_name(), ?end, role = ?theirs.hello.role, "a link is made");
     if let Err(error) = env.watch(&link) {
         env.pool().close(borrower);
         return Err(error);

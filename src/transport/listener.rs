@@ -480,7 +480,11 @@ impl Listener {
     fn note(&mut self, error: &Error) {
         self.stats.refused += 1;
         self.line.store(REFUSED, self.stats.refused);
-        tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
+        if matches!(error.kind(), ErrorKind::PeerNotAdmitted { .. } | ErrorKind::Fault(_)) {
+            tracing::warn!(error = format_args!("{error:#}"), "a peer was refused");
+        } else {
+            tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
+        }
     }
 
     /// Keeps a peer whose Hello has not come. If there are too many, drops the oldest of the user that has most. If the account

@@ -10,6 +10,7 @@ mod handshake;
 mod interop;
 mod lies;
 mod limits;
+mod log;
 mod memory;
 mod metadata;
 mod named;

@@ -41,7 +41,7 @@ pub(crate) struct Bench {
     timeout: Duration,
 }
 
-/// What one length takes.
+/// The times of one length.
 #[derive(Debug, Serialize)]
 struct Row {
     bytes: u64,

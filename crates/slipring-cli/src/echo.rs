@@ -40,7 +40,7 @@ impl fmt::Display for Listening {
     }
 }
 
-/// What one peer got back.
+/// The counts of one peer.
 #[derive(Debug, Serialize)]
 struct Served {
     peer: String,

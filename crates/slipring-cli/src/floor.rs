@@ -1,4 +1,4 @@
-//! What the machine can do without slipring: round trips between two threads over a Unix socket pair.
+//! The floor of the machine without slipring: round trips between two threads over a Unix socket pair.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

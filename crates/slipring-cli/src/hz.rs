@@ -31,7 +31,7 @@ pub(crate) struct Hz {
     timeout: Option<Duration>,
 }
 
-/// What came in a window of time.
+/// The messages of a window of time.
 #[derive(Debug, Serialize)]
 struct Window {
     messages: u64,

@@ -69,6 +69,9 @@ impl Ls {
         if lines.is_empty() {
             output.remark("nobody uses slipring here")?;
         }
+        if scene.is_cut() {
+            output.remark("there is more than could be looked at")?;
+        }
         let hidden = scene.hidden().len();
         if hidden > 0 {
             output.remark(format!(
@@ -118,7 +121,7 @@ fn line(scene: &Scene, side: &Side) -> Line {
         Some(other) => side_line(scene, other),
         None => unseen(scene, side),
     });
-    let subscribers = (row.kind == Kind::Topic).then(|| subscribers(scene, side));
+    let subscribers = (row.kind == Kind::Topic).then(|| scene.audience_of(side));
     let is_listener = row.kind == Kind::Listener;
     Line {
         kind,
@@ -128,27 +131,15 @@ fn line(scene: &Scene, side: &Side) -> Line {
         age: scene.age(row.since),
         policy: policy(row.policy, row.depth),
         accepted: is_listener.then_some(row.end[0]),
-        refused: is_listener.then_some(row.end[1] + row.end[2]),
+        refused: is_listener.then_some(row.end[1].saturating_add(row.end[2])),
         subscribers,
         version: 1,
         trust: match side.trust {
             Trust::Confirmed => "confirmed",
-            Trust::OneSided if row.kind == Kind::Link => "one-sided",
-            Trust::OneSided => "confirmed",
+            Trust::OneSided => "one-sided",
             Trust::Contradicted => "contradicted",
         },
     }
-}
-
-fn subscribers(scene: &Scene, topic: &Side) -> usize {
-    let is_one = |side: &&Side| {
-        side.pid == topic.pid
-            && side.row.role == Role::Publishes
-            && side.row.kind == Kind::Link
-            && side.row.end[0] == 0
-            && side.row.address == topic.row.address
-    };
-    scene.sides().iter().filter(is_one).count()
 }
 
 fn policy(policy: u8, depth: u32) -> Option<String> {
@@ -185,18 +176,13 @@ fn side_line(scene: &Scene, side: &Side) -> SideLine {
     }
 }
 
-/// Returns what a side's owner says of the other one, which shows nothing itself.
+/// Returns the words of a side's owner about the other one, which shows nothing itself.
 fn unseen(scene: &Scene, side: &Side) -> SideLine {
-    let pid = (side.row.peer_pid != 0).then_some(side.row.peer_pid);
     SideLine {
-        pid,
+        pid: scene.named_peer(side),
         uid: side.row.peer_uid,
-        command: scene
-            .owner(side.row.peer_pid)
-            .map_or_else(String::new, |owner| owner.command().into()),
+        command: String::new(),
         state: match side.row.end[0] {
-            // Its page is there, and has no such link.
-            0 if scene.owner(side.row.peer_pid).is_some() => "has ended the link".into(),
             0 => "not seen".into(),
             1 => "has closed".into(),
             2 => "has died".into(),
@@ -211,7 +197,7 @@ fn unseen(scene: &Scene, side: &Side) -> SideLine {
     }
 }
 
-/// Returns what a side does, in a few words, and when that began.
+/// Returns the state of a side in a few words, and when it began.
 pub(crate) fn state(scene: &Scene, side: &Side) -> (String, Option<u64>) {
     if let Some(halted) = scene.owner(side.pid).and_then(|owner| owner.halted()) {
         return (halted.into(), None);
@@ -219,6 +205,7 @@ pub(crate) fn state(scene: &Scene, side: &Side) -> (String, Option<u64>) {
     let row = &side.row;
     let halves: &[&Half] = match row.role {
         Role::Publishes => &[],
+        _ if row.kind == Kind::Listener => &[],
         Role::Subscribes => &[&row.receiver],
         _ if row.kind == Kind::Topic => &[&row.sender],
         _ => &[&row.sender, &row.receiver],
@@ -248,14 +235,18 @@ pub(crate) fn waiting(half: &Half) -> String {
         Doing::Armed => "armed",
         _ => "parked",
     };
-    let what = match half.awaited {
+    format!("{how} for {}", awaited(half))
+}
+
+/// Returns the thing that a half waits for, in a word or two.
+pub(crate) fn awaited(half: &Half) -> &'static str {
+    match half.awaited {
         Some(Awaited::Message) => "message",
         Some(Awaited::Room) => "room",
         Some(Awaited::Memory) => "memory",
         Some(Awaited::Packets) => "its socket",
-        None => return "running".into(),
-    };
-    format!("{how} for {what}")
+        None => "nothing",
+    }
 }
 
 /// Shows seconds as a person reads them.
@@ -300,7 +291,7 @@ impl fmt::Display for Line {
         }
         match self.trust {
             "one-sided" => write!(f, " (unconfirmed)"),
-            "contradicted" => write!(f, " (not true: it has not mapped this link)"),
+            "contradicted" => write!(f, " (not true: it has no such {})", self.kind),
             _ => Ok(()),
         }
     }

@@ -20,7 +20,7 @@
 //! | `round_trip` | messages that go to an `echo` end and come back |
 //! | `floor` | round trips over a socket pair |
 //! | `look` | what status pages and `/proc` tell of all processes |
-//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `record`, `replay`, `doctor`, `ls`, `why` | the commands |
+//! | `echo`, `ping`, `bench`, `publish`, `subscribe`, `hz`, `record`, `replay`, `doctor`, `ls`, `top`, `why` | the commands |
 //! | `generate` | `completions` and `man`, which describe the commands |
 
 mod bench;
@@ -52,6 +52,7 @@ mod safetensors;
 mod stamp;
 mod store;
 mod subscribe;
+mod top;
 mod topic;
 mod why;
 
@@ -78,6 +79,8 @@ struct Cli {
 enum Command {
     /// List listeners, topics and links of this machine, and what each side does
     Ls(ls::Ls),
+    /// Show what passes through links and topics, live
+    Top(top::Top),
     /// Tell who waits for whom, since when, and where that ends
     Why(why::Why),
     /// Listen on an address, and send each message back to whoever sent it
@@ -120,6 +123,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let output = Output::new(cli.json);
     match cli.command {
         Command::Ls(ls) => ls.run(output),
+        Command::Top(top) => top.run(output),
         Command::Why(why) => why.run(output),
         Command::Echo(echo) => echo.run(output),
         Command::Ping(ping) => ping.run(output),

@@ -1,4 +1,4 @@
-//! What a command tells of a message.
+//! The words of a command about a message.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ use crate::stamp::Stamp;
 /// The tensors of a message that a line names. JSON names all.
 const TENSORS: usize = 8;
 
-/// What a line or an object tells of a message.
+/// The words of a line, or the fields of an object, about a message.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// The message's number at its publisher.
@@ -31,7 +31,7 @@ pub(crate) struct Report {
     #[serde(flatten)]
     start: Option<Start>,
     tensors: Vec<TensorReport>,
-    /// Where the message was stored.
+    /// The file in which the message was stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     files: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What a command prints on standard output: lines for people, or one JSON object a line.
+//! Standard output of a command: lines for people, or one JSON object a line.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -18,6 +18,10 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(is_json: bool) -> Self {
         Self { is_json }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.is_json
     }
 
     /// Prints a report at once: as text, or as a JSON object. Either way no character of it steers the terminal.

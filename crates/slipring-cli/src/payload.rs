@@ -1,4 +1,4 @@
-//! What `slipring pub` sends: lines, files, tensors of files.
+//! The messages of `slipring pub`: lines, files, tensors of files.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -30,7 +30,7 @@ pub(crate) enum TensorFile {
     Safetensors(PathBuf),
 }
 
-/// Where messages come from.
+/// The source of messages.
 #[derive(Debug)]
 pub(crate) struct Source {
     files: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! What `/proc` tells of a process.
+//! A process, as `/proc` tells of it.
 
 use std::fmt;
 

@@ -47,7 +47,7 @@ pub(crate) struct Record {
     max_bytes: Option<u64>,
 }
 
-/// How far a recording is.
+/// The progress of a recording.
 #[derive(Debug, Serialize)]
 struct Progress {
     messages: u64,
@@ -77,7 +77,7 @@ impl fmt::Display for Progress {
     }
 }
 
-/// What the threads of a recording share.
+/// The state that the threads of a recording share.
 #[derive(Debug)]
 struct Session {
     writer: Mutex<Writer>,
@@ -87,7 +87,7 @@ struct Session {
     max_bytes: Option<u64>,
 }
 
-/// What was received of a topic.
+/// The counts of a topic.
 #[derive(Debug)]
 struct Tally {
     topic: String,

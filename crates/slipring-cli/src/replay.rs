@@ -47,6 +47,9 @@ pub(crate) struct Replay {
     history: u32,
 }
 
+/// The most topics of a recording.
+const MOST_TOPICS: usize = 256;
+
 /// How much faster a recording is replayed. `None`: as fast as subscribers take it.
 #[derive(Debug, Clone, Copy)]
 struct Speed(Option<f64>);
@@ -118,7 +121,8 @@ impl Replay {
         let replayed = self.replay(&mut reader, &mut stage, output);
         stage.outlets.values().for_each(Outlet::drain);
         let (messages, bytes) = stage.sent();
-        let complete = *replayed.as_ref().unwrap_or(&false);
+        // A failure says itself how far it came.
+        let complete = *replayed.as_ref().unwrap_or(&true);
         output.show(&Summary { messages, bytes, complete })?;
         replayed.map(|_| ()).map_err(|failure| failure.of(self.file.display()))
     }
@@ -152,6 +156,7 @@ impl Replay {
                     }
                     sent += 1;
                 }
+                Event::Other => {}
                 end @ (Event::End | Event::Cut) => {
                     // A recording without messages would be read for ever.
                     if !self.repeat || origin.is_none() {
@@ -174,6 +179,14 @@ impl Replay {
     ) -> Result<(), Failure> {
         if !stage.outlets.contains_key(&topic) {
             let renamed = self.renamed.iter().find(|(old, _)| *old == topic);
+            // A file from somebody else makes no sockets in folders, and not any number of them.
+            if renamed.is_none() && topic.contains('/') {
+                let fact = format!("the topic {} is a path", Escaped(topic.as_bytes()));
+                return Err(Failure::new(format!("{fact}: name its address with --as")));
+            }
+            if stage.outlets.len() == MOST_TOPICS {
+                return Err(Failure::new(format!("more than {MOST_TOPICS} topics")));
+            }
             let address = renamed.map_or(&topic, |(_, new)| new);
             let options = PublishOptions::new().history(self.history);
             let (context, interrupt) = (&stage.context, &stage.interrupt);

@@ -15,7 +15,7 @@ use crate::quantity;
 const GENTLE: [Policy; 4] =
     [Policy::Newest(64), Policy::Newest(16), Policy::Newest(4), Policy::Latest];
 
-/// How a command subscribes.
+/// The options of a command that subscribes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Join {
     /// Which messages to get: every (the publisher waits for this command), newest:N or latest. Default: as many of the newest
@@ -39,10 +39,10 @@ fn policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-/// What a wait for a message has found.
+/// The result of a wait for a message.
 #[derive(Debug)]
 pub(crate) enum Next<T> {
-    /// What was made of the message.
+    /// The result of the caller's function.
     Message(T),
     /// The publisher has ended in order.
     Ended,

@@ -30,12 +30,20 @@ pub(crate) struct Why {
 struct Answer {
     processes: Vec<Told>,
     /// Processes that wait for each other in a circle.
-    cycles: Vec<Vec<Name>>,
-    /// Where the chains of waiting end.
+    cycles: Vec<Cycle>,
+    /// The processes at which chains of waiting end.
     ends: Vec<End>,
 }
 
-/// A process, and what it waits for.
+/// Processes of which each waits for the next one, and the last one for the first.
+#[derive(Debug, Serialize)]
+struct Cycle {
+    processes: Vec<Name>,
+    /// Each of them is a sender, which goes on only if the next process does something. A receiver can be idle.
+    sends: bool,
+}
+
+/// A process and its waits.
 #[derive(Debug, Serialize)]
 struct Told {
     #[serde(flatten)]
@@ -43,7 +51,7 @@ struct Told {
     waits: Vec<Wait>,
 }
 
-/// A process by name.
+/// The name of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Name {
     pub(crate) pid: u32,
@@ -128,14 +136,22 @@ impl Answer {
         let blocking: BTreeMap<u32, BTreeSet<u32>> = processes
             .iter()
             .map(|told| {
-                let waits = told.waits.iter().filter(|wait| wait.blocks());
-                (told.name.pid, waits.filter_map(Wait::whom_pid).collect())
+                let waits = told.waits.iter().filter(|wait| wait.blocks() && wait.is_confirmed());
+                let whom = waits.filter_map(Wait::whom_pid);
+                // A process that waits for itself has threads on both ends.
+                (told.name.pid, whom.filter(|whom| *whom != told.name.pid).collect())
             })
             .collect();
-        let cycles = cycles(&blocking);
-        let cycles =
-            cycles.into_iter().map(|cycle| cycle.into_iter().map(|pid| name(scene, pid)).collect());
-        Self { cycles: cycles.collect(), ends: ends(scene, &blocking), processes }
+        let sends = |from: u32, to: u32| {
+            let mut waits = all.get(&from).into_iter().flatten();
+            waits.any(|wait| wait.sends() && wait.whom_pid() == Some(to))
+        };
+        let cycles = cycles(&blocking).into_iter().map(|cycle| {
+            let next = cycle.iter().cycle().skip(1);
+            let sends = cycle.iter().zip(next).all(|(from, to)| sends(*from, *to));
+            Cycle { processes: cycle.into_iter().map(|pid| name(scene, pid)).collect(), sends }
+        });
+        Self { cycles: cycles.collect(), ends: ends(scene, &blocking, &all), processes }
     }
 }
 
@@ -145,7 +161,11 @@ pub(crate) fn name(scene: &Scene, pid: u32) -> Name {
 }
 
 /// Returns the processes at which chains of waiting end: first those that most others wait for.
-fn ends(scene: &Scene, blocking: &BTreeMap<u32, BTreeSet<u32>>) -> Vec<End> {
+fn ends(
+    scene: &Scene,
+    blocking: &BTreeMap<u32, BTreeSet<u32>>,
+    all: &BTreeMap<u32, Vec<Wait>>,
+) -> Vec<End> {
     let is_end = |pid: &u32| blocking.get(pid).is_none_or(BTreeSet::is_empty);
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     for start in blocking.keys() {
@@ -170,9 +190,10 @@ fn ends(scene: &Scene, blocking: &BTreeMap<u32, BTreeSet<u32>>) -> Vec<End> {
         .map(|(pid, waiting)| {
             let state = match (scene.owner(pid), halted(pid)) {
                 (_, Some(halted)) => format!("is {halted}"),
-                (Some(owner), None) => {
-                    format!("{}: it runs code of its own", owner.otherwise())
+                (Some(_), None) if all.get(&pid).is_some_and(|waits| !waits.is_empty()) => {
+                    "has a loop that watches for messages, and none that it has not read".into()
                 }
+                (Some(owner), None) => format!("{}, in code of its own", owner.otherwise()),
                 (None, None) => "shows nothing: it cannot be looked into, or has ended".into(),
             };
             let is_stopped = halted(pid).is_some_and(|halted| halted.contains("(T)"));
@@ -237,13 +258,19 @@ impl fmt::Display for Answer {
             for wait in waits {
                 let since =
                     wait.since().map_or_else(String::new, |age| format!(" since {}", Age(age)));
-                lines.push(format!("{name} {}{since}{}", wait.what(), wait.detail()));
+                let mark = if wait.is_confirmed() { "" } else { " (unconfirmed)" };
+                lines.push(format!("{name} {}{since}{}{mark}", wait.what(), wait.detail()));
             }
         }
-        for cycle in &self.cycles {
-            let names: Vec<String> = cycle.iter().map(ToString::to_string).collect();
+        for Cycle { processes, sends } in &self.cycles {
+            let names: Vec<String> = processes.iter().map(ToString::to_string).collect();
             let first = names.first().cloned().unwrap_or_default();
-            lines.push(format!("they wait in a circle: {} → {first}", names.join(" → ")));
+            let idle = if *sends {
+                ""
+            } else {
+                "; idle, or a deadlock if no other thread of theirs sends"
+            };
+            lines.push(format!("they wait in a circle: {} → {first}{idle}", names.join(" → ")));
         }
         for End { name, state, waiting, remedy } in &self.ends {
             let waiting = match waiting {

@@ -17,10 +17,12 @@ use crate::channel::sender::Sender;
 use crate::error::{Error, ErrorKind, Result, TensorFault, TrySendError};
 use crate::handshake::peer::Peer;
 use crate::link::session::Session;
+use crate::link::waiter::tell_of_stall;
 use crate::patience::SendPatience;
 use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Pool, Promise, SharedBlock};
 use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
+use crate::status::Awaited;
 
 /// The most attachments of one record.
 pub(crate) const ATTACHMENTS: usize = 255;
@@ -177,6 +179,7 @@ impl Sender {
                 }
                 posted => {
                     self.room.status().run();
+                    tell_of_stall(&self.link, Awaited::Memory, start);
                     return posted;
                 }
             }
@@ -283,11 +286,11 @@ impl Sender {
         self.ring.put_words(offset, &words[..whole]);
         self.producer.publish(header);
         self.found(header, true);
+        self.stats.tensors += 1;
+        self.stats.bytes += bytes as u64;
         let announced = self.announce();
         let Session { link, env, .. } = &*self.session;
         self.promise = enter(env.pool(), link.borrower(), promise, &|| link.revoke_loans());
-        self.stats.tensors += 1;
-        self.stats.bytes += bytes as u64;
         announced?;
         self.note_distance()?;
         Ok(true)

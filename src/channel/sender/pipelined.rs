@@ -37,7 +37,7 @@ impl Sender {
         let link = &*self.link;
         let is_rung = self.data.look_ahead(link.own(), link.peer());
         if is_rung {
-            self.stats.wakes += 1;
+            self.count_wake();
             self.session.link.wake(self.data.bell());
         }
         is_rung

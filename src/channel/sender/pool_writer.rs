@@ -8,6 +8,7 @@ use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::link::session::Session;
+use crate::link::waiter::tell_of_stall;
 use crate::patience::SendPatience;
 use crate::pool::{Lacking, Pool};
 use crate::ring::{Header, Kind};
@@ -94,6 +95,7 @@ impl Sender {
                 }
                 answer => {
                     self.room.status().run();
+                    tell_of_stall(&self.link, Awaited::Memory, start);
                     return answer;
                 }
             }
@@ -182,6 +184,16 @@ impl Sender {
         start: Instant,
         deadline: Instant,
     ) -> Result<()> {
+        self.show_counts();
+        let waited = self.await_return(needed, start, deadline);
+        if waited.is_err() {
+            self.room.status().run();
+        }
+        waited
+    }
+
+    /// Waits for the return of a loan, or a while.
+    fn await_return(&mut self, needed: u64, start: Instant, deadline: Instant) -> Result<()> {
         let Self { room, session, .. } = self;
         let Session { link, env, .. } = &**session;
         // The peer rings for each loan that it returns. Nobody rings for the blocks of other peers.

@@ -1,10 +1,10 @@
-//! What the doctor found.
+//! The findings of the doctor.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// How much a finding matters.
+/// The weight of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::doctor::finding::Finding;
 
-/// Where distributions and container runtimes put the driver's library.
+/// The folders in which distributions and container runtimes put the driver's library.
 const LIBRARIES: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/usr/lib/aarch64-linux-gnu/libcuda.so.1",

@@ -1,4 +1,4 @@
-//! What surrounds this process: filters, namespaces, and the memory cgroup.
+//! The surroundings of this process: filters, namespaces, and the memory cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};

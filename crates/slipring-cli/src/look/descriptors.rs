@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use slipring::status::NAME;
 
 /// The most files of one process that may claim to be its page. More than one is a fork's inheritance, or a lie.
-const CLAIMS: usize = 16;
+const CLAIMS: usize = 64;
 
 /// The most descriptors of a process that are looked at.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 16;
 
 /// The descriptors of a process.
 #[derive(Debug, Default)]
@@ -47,12 +47,9 @@ impl Descriptors {
         Ok(descriptors)
     }
 
-    /// Returns, of each file by the name of a page, its path and the path of what the kernel says of it.
-    pub(crate) fn claims(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-        self.claims.iter().map(|fd| {
-            let of = |folder| PathBuf::from(format!("/proc/{}/{folder}/{fd}", self.pid));
-            (of("fd"), of("fdinfo"))
-        })
+    /// Returns the paths of the files by the name of a page.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = PathBuf> {
+        self.claims.iter().map(|fd| PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid)))
     }
 
     /// Returns whether the process has the socket with this inode.

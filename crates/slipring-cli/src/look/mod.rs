@@ -1,4 +1,4 @@
-//! What the processes of this machine do with slipring, as their status pages and `/proc` tell it.
+//! The processes of this machine that use slipring, as their status pages and `/proc` tell of them.
 //!
 //! ```text
 //!   /proc/PID/fd ──▶ page ──▶ row ─┐
@@ -18,6 +18,7 @@ mod page;
 mod row;
 mod scene;
 
+pub(crate) use listening::{Listening, Socket};
 pub(crate) use owner::Owner;
-pub(crate) use row::{Awaited, Doing, Half, Kind, Role, Row};
+pub(crate) use row::{Awaited, Doing, Half, Kind, Role, Row, sun_path};
 pub(crate) use scene::{Scene, Side, Trust};

@@ -6,6 +6,9 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::escaped::Escaped;
 
+/// The most threads of a process that are looked at.
+const MOST_THREADS: usize = 4096;
+
 /// A process of this machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Owner {
@@ -18,6 +21,8 @@ pub(crate) struct Owner {
     started: u64,
     /// Its pid in its own namespace.
     inner: u32,
+    /// Whether it counts pids as this process does.
+    shares_pids: bool,
 }
 
 impl Owner {
@@ -30,7 +35,11 @@ impl Owner {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         let inner = inner.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
-        Some(Self { pid, uid, command, state, started, inner: inner.unwrap_or(pid) })
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+        let theirs = namespace(&pid.to_string());
+        let shares_pids = theirs.is_some() && theirs == namespace("self");
+        let inner = inner.unwrap_or(pid);
+        Some(Self { pid, uid, command, state, started, inner, shares_pids })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -53,6 +62,11 @@ impl Owner {
         self.inner
     }
 
+    /// Returns whether a pid that this process tells of is one of this namespace.
+    pub(crate) fn shares_pids(&self) -> bool {
+        self.shares_pids
+    }
+
     pub(crate) fn started(&self) -> u64 {
         self.started
     }
@@ -62,22 +76,31 @@ impl Owner {
         match self.state {
             'T' => Some("stopped (T)"),
             't' => Some("stopped by a debugger (t)"),
-            'Z' | 'X' => Some("ended, and not waited for by its parent (Z)"),
             _ => None,
         }
     }
 
     /// Returns what a process does that does not wait for slipring.
     pub(crate) fn otherwise(&self) -> &'static str {
+        let busy = || threads(self.pid).any(|state| state == 'R');
         match self.state {
-            'R' => "computes",
+            _ if busy() => "computes",
             'D' => "waits for a device",
             _ => "sleeps in something else",
         }
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// Returns the states of a process's threads, of not too many.
+fn threads(pid: u32) -> impl Iterator<Item = char> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.take(MOST_THREADS).filter_map(|thread| {
+        let stat = fs::read(thread.path().join("stat")).ok()?;
+        Some(Stat::read(&stat)?.state)
+    })
+}
+
+/// The words of `/proc/PID/stat` that are needed here.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat<'a> {
     command: &'a [u8],

@@ -2,25 +2,52 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
 use slipring::status::layout;
 
 use crate::look::descriptors::Descriptors;
+use crate::look::maps::Maps;
 use crate::look::row::Row;
 
-/// The mount that all memfds of this machine lie on. No other file does.
+/// The mount and the device that all memfds of this machine lie on. No other file has both.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct MemfdMount(u64);
+pub(crate) struct Memfds {
+    mount: u64,
+    device: u64,
+}
 
-impl MemfdMount {
-    /// Returns it, or `None` if `/proc` does not tell.
+impl Memfds {
+    /// Returns them, or `None` if `/proc` does not tell.
     pub(crate) fn find() -> Option<Self> {
         let probe = rustix::fs::memfd_create("slipring.probe", MemfdFlags::CLOEXEC).ok()?;
-        mount_of(Path::new(&format!("/proc/self/fdinfo/{}", probe.as_raw_fd()))).map(Self)
+        let device = rustix::fs::fstat(&probe).ok()?.st_dev;
+        Some(Self { mount: mount_of(probe.as_fd())?, device })
+    }
+
+    /// Returns the device, as `stat` has it.
+    pub(crate) fn device(self) -> u64 {
+        self.device
+    }
+
+    /// Opens a file if it is a memfd. A file on another filesystem could let the caller wait for as long as its owner likes, and
+    /// the name may lead to another file with each use: so it is used once, for a descriptor that opens nothing yet.
+    fn open(self, path: &Path) -> Option<(File, u64)> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        if mount_of(found.as_fd())? != self.mount {
+            return None;
+        }
+        let stat = rustix::fs::fstat(&found).ok()?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file || stat.st_dev != self.device {
+            return None;
+        }
+        let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).ok()?;
+        Some((file, stat.st_ino))
     }
 }
 
@@ -31,15 +58,17 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Finds the page of a process with these descriptors, whose id within its own namespace is `inner`. `None`: it has none.
-    pub(crate) fn find(descriptors: &Descriptors, inner: u32, memfds: MemfdMount) -> Option<Self> {
-        descriptors.claims().find_map(|(file, info)| {
-            // A file of that name on another filesystem could let the reader wait for as long as its owner likes.
-            if mount_of(&info) != Some(memfds.0) {
-                return None;
-            }
-            let page = Self { file: File::open(file).ok()? };
-            (page.owner() == Some(inner)).then_some(page)
+    /// Finds the page of a process with these descriptors and mappings, whose id within its own namespace is `inner`. `None`: it
+    /// has none. A page that somebody else has sent to the process is not mapped there for writing.
+    pub(crate) fn find(
+        descriptors: &Descriptors,
+        maps: &Maps,
+        inner: u32,
+        memfds: Memfds,
+    ) -> Option<Self> {
+        descriptors.claims().filter_map(|claim| memfds.open(&claim)).find_map(|(file, inode)| {
+            let page = Self { file };
+            (maps.writes(inode) && page.owner() == Some(inner)).then_some(page)
         })
     }
 
@@ -53,15 +82,15 @@ impl Page {
         fits.then(|| u32::try_from(word(layout::HEAD_PID)).ok()).flatten()
     }
 
-    /// Returns the rows that are whole. A row that changes hands meanwhile is left out.
-    pub(crate) fn rows(&self) -> io::Result<Vec<Row>> {
+    /// Returns at most so many rows that are whole. A row that changes hands meanwhile is left out.
+    pub(crate) fn rows(&self, most: usize) -> io::Result<Vec<Row>> {
         let (first, second) = (self.copy()?, self.copy()?);
         let pairs = first.chunks_exact(layout::ROW).zip(second.chunks_exact(layout::ROW));
         // The head and the spare row are no object's.
         let whole = pairs
             .skip(2)
             .filter(|(first, second)| first[..layout::FACTS] == second[..layout::FACTS]);
-        Ok(whole.filter_map(|(_, row)| Row::read(row)).collect())
+        Ok(whole.filter_map(|(_, row)| Row::read(row)).take(most).collect())
     }
 
     fn copy(&self) -> io::Result<Vec<u8>> {
@@ -80,8 +109,8 @@ impl Page {
     }
 }
 
-/// Returns the mount of an open file, from its `/proc/PID/fdinfo/FD`.
-fn mount_of(fdinfo: &Path) -> Option<u64> {
-    let text = fs::read_to_string(fdinfo).ok()?;
+/// Returns the mount of an open file of this process.
+fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }

@@ -1,6 +1,11 @@
 //! One row of a status page.
 
+use std::os::unix::ffi::OsStrExt;
+
+use slipring::Address;
 use slipring::status::layout;
+
+use crate::escaped::Escaped;
 
 /// The kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +16,7 @@ pub(crate) enum Kind {
     Pool,
 }
 
-/// What a side of a link is.
+/// The role of a side of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     None,
@@ -21,7 +26,7 @@ pub(crate) enum Role {
     Subscribes,
 }
 
-/// How a half passes its time.
+/// The ways in which a half passes its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doing {
     Running,
@@ -31,7 +36,7 @@ pub(crate) enum Doing {
     Gone,
 }
 
-/// What a half waits for.
+/// The things that a half waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Awaited {
     Message,
@@ -45,8 +50,9 @@ pub(crate) enum Awaited {
 pub(crate) struct Half {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
+    pub(crate) wakes: u64,
     pub(crate) doing: Doing,
-    /// What it waits for, if it waits.
+    /// The thing that it waits for, if it waits.
     pub(crate) awaited: Option<Awaited>,
     /// When that began, in nanoseconds of the monotonic clock.
     pub(crate) since: u64,
@@ -55,7 +61,7 @@ pub(crate) struct Half {
     pub(crate) missed: u64,
 }
 
-/// What an object says of itself.
+/// The row of an object: its own words about itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) kind: Kind,
@@ -137,6 +143,7 @@ impl Row {
             Some(Half {
                 messages: word(line + layout::MESSAGES)?,
                 bytes: word(line + layout::BYTES)?,
+                wakes: word(line + layout::WAKES)?,
                 doing,
                 awaited,
                 since: word(line + layout::STATE_SINCE)?,
@@ -173,7 +180,6 @@ impl Row {
 
     /// Returns the address as a person writes it: an abstract name behind `@`.
     pub(crate) fn address(&self) -> String {
-        use crate::escaped::Escaped;
         match self.address.split_first() {
             None => "(no address)".into(),
             Some((0, name)) => format!("@{}", Escaped(name)),
@@ -182,13 +188,16 @@ impl Row {
     }
 
     /// Returns whether an address names this object's.
-    pub(crate) fn has_address(&self, address: &slipring::Address) -> bool {
-        match address.as_path() {
-            Some(path) => {
-                use std::os::unix::ffi::OsStrExt;
-                path.as_os_str().as_bytes() == self.address
-            }
-            None => address.to_string() == self.address(),
-        }
+    pub(crate) fn has_address(&self, address: &Address) -> bool {
+        self.address == sun_path(address)
+    }
+}
+
+/// Returns an address as in `sun_path`.
+pub(crate) fn sun_path(address: &Address) -> Vec<u8> {
+    match (address.as_abstract_name(), address.as_path()) {
+        (Some(name), _) => [&[0], name].concat(),
+        (None, Some(path)) => path.as_os_str().as_bytes().to_vec(),
+        (None, None) => Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! What a recorded message has beside its bytes. No I/O.
+//! The head of a recorded message: all but its bytes. No I/O.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

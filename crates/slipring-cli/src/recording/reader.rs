@@ -13,6 +13,9 @@ use crate::recording::{
 /// bytes for one.
 const LONGEST: u64 = 8 << 20;
 
+/// The longest part of a record that is read to be passed over.
+const SHORT: u64 = 64 << 10;
+
 /// A recording that is being read.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -26,13 +29,15 @@ pub(crate) struct Reader {
     body: u64,
 }
 
-/// What comes next in a recording.
+/// The next thing in a recording.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A topic.
     Channel { channel: u16, topic: String },
     /// A message, whose bytes or tensors the caller reads next.
     Message { channel: u16, nanos: u64, head: Head, bytes: u64 },
+    /// A record of another kind.
+    Other,
     /// The end.
     End,
     /// The file ends within a record, or before the end was written.
@@ -93,7 +98,11 @@ impl Reader {
                 // The records of a chunk follow its head.
                 CHUNK => self.chunk()?,
                 DATA_END | FOOTER => return Ok(Event::End),
-                _ => self.skip(len)?,
+                0 => return Err(Failure::new("a record of kind 0, which there is not").into()),
+                _ => {
+                    self.skip(len)?;
+                    return Ok(Event::Other);
+                }
             }
         }
     }
@@ -198,6 +207,15 @@ impl Reader {
     }
 
     fn skip(&mut self, len: u64) -> Result<(), Stop> {
+        let metadata = self.file.get_ref().metadata()?;
+        let left = metadata.len().saturating_sub(self.position);
+        if metadata.is_file() && len > SHORT {
+            // In one step, however long a hole the file has there.
+            let step = i64::try_from(len.min(left)).map_err(|_| Stop::Cut)?;
+            self.file.seek_relative(step)?;
+            self.position += len.min(left);
+            return if left < len { Err(Stop::Cut) } else { Ok(()) };
+        }
         let skipped = io::copy(&mut self.file.by_ref().take(len), &mut io::sink())?;
         self.position += skipped;
         if skipped < len { Err(Stop::Cut) } else { Ok(()) }

@@ -67,6 +67,7 @@ fn read(path: &Path) -> Result<(usize, bool), Failure> {
                 messages += 1;
             }
             Event::End => return Ok((messages, true)),
+            Event::Other => {}
             Event::Cut => return Ok((messages, false)),
         }
     }

@@ -13,7 +13,7 @@ use crate::why::{Name, name};
 pub(crate) struct Wait {
     #[serde(skip)]
     waiter: u32,
-    /// What it waits for, in words.
+    /// The thing that it waits for, in words.
     what: String,
     whom: Option<Name>,
     address: String,
@@ -21,7 +21,11 @@ pub(crate) struct Wait {
     since: Option<f64>,
     /// A thread does nothing else meanwhile. Otherwise it watches for other things, too.
     blocks: bool,
-    /// What else is known, in words.
+    /// It is a sender that waits, which goes on only when the other process does something.
+    sends: bool,
+    /// The other process tells of the link, too. Otherwise this is its owner's word alone.
+    confirmed: bool,
+    /// All else that is known, in words.
     detail: String,
 }
 
@@ -49,9 +53,17 @@ impl Wait {
     pub(crate) fn blocks(&self) -> bool {
         self.blocks
     }
+
+    pub(crate) fn sends(&self) -> bool {
+        self.sends
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
 }
 
-/// Returns what each process waits for.
+/// Returns the waits of each process.
 pub(crate) fn waits(scene: &Scene) -> BTreeMap<u32, Vec<Wait>> {
     let mut waits: BTreeMap<u32, Vec<Wait>> = BTreeMap::new();
     for side in scene.sides() {
@@ -71,10 +83,7 @@ fn of_link(scene: &Scene, side: &Side) -> Vec<Wait> {
     let other = scene.other(side);
     let whom = match other {
         Some(other) => Some(name(scene, other.pid)),
-        None if side.row.peer_pid != 0 => {
-            Some(Name { pid: side.row.peer_pid, command: String::new() })
-        }
-        None => None,
+        None => scene.named_peer(side).map(|pid| Name { pid, command: String::new() }),
     };
     let them = whom.as_ref().map_or_else(|| "its peer".into(), ToString::to_string);
     let address = side.row.address();
@@ -85,6 +94,8 @@ fn of_link(scene: &Scene, side: &Side) -> Vec<Wait> {
         address: address.clone(),
         since: scene.age(half.since),
         blocks: half.doing != Doing::Armed,
+        sends: half.awaited != Some(Awaited::Message),
+        confirmed: other.is_some(),
         detail,
     };
     let mut waits = Vec::new();
@@ -139,7 +150,7 @@ fn lent(scene: &Scene, side: &Side) -> String {
     held + &pool
 }
 
-/// Returns what is known of the side that a message is awaited from.
+/// Returns all that is known of the side that a message is awaited from.
 fn of_sender(scene: &Scene, receiver: &Side, sender: &Side) -> String {
     let sent = if sender.row.role == Role::Publishes {
         scene.topic_of(sender).map(|topic| topic.row.sender.messages)
@@ -162,18 +173,12 @@ fn of_topic(scene: &Scene, topic: &Side) -> Option<Wait> {
         Awaited::Packets => "to read its socket",
         _ => "to read on",
     };
-    let subscriber = scene.sides().iter().find(|side| {
-        half.whom != 0 && side.row.own == half.whom && side.row.role == Role::Subscribes
-    });
+    let (subscriber, seen) = scene.subscriber_of(topic, half.whom);
     // A subscriber that shows nothing itself is known by the publisher's own row of its link.
-    let seen = scene
-        .sides()
-        .iter()
-        .find(|side| side.pid == topic.pid && half.whom != 0 && side.row.theirs == half.whom);
     let whom = match (subscriber, seen) {
         (Some(side), _) => Some(name(scene, side.pid)),
-        (None, Some(side)) if side.row.peer_pid != 0 => {
-            Some(Name { pid: side.row.peer_pid, command: String::new() })
+        (None, Some(side)) => {
+            scene.named_peer(side).map(|pid| Name { pid, command: String::new() })
         }
         _ => None,
     };
@@ -190,6 +195,8 @@ fn of_topic(scene: &Scene, topic: &Side) -> Option<Wait> {
         address,
         since: scene.age(half.since),
         blocks: half.doing != Doing::Armed,
+        sends: true,
+        confirmed: subscriber.is_some(),
         detail,
     })
 }

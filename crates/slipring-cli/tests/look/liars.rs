@@ -1,10 +1,13 @@
 //! Processes that imitate a status page.
 
+#![allow(unsafe_code)]
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use slipring::status::{NAME, layout};
 
 use crate::actor::{Actor, fresh_name};
@@ -27,19 +30,28 @@ pub fn play(role: &str, argument: &str) {
             page.write_all(&head()).expect("written");
             ftruncate(&page, 1 << 40).expect("a sparse file");
         }
+        "liar-unmapped" => {
+            page.write_all(&copy_of(argument.parse().expect("a pid"))).expect("written");
+            page.write_all_at(&head(), 0).expect("written");
+            ready();
+            stay();
+        }
         "liar-many" => {
             for _ in 0..100 {
                 std::mem::forget(memfd_create(NAME, MemfdFlags::CLOEXEC).expect("a memfd"));
             }
-            std::mem::forget(page);
         }
         "liar-imitates" => {
             page.write_all(&copy_of(argument.parse().expect("a pid"))).expect("written");
             page.write_all_at(&head(), 0).expect("written");
-            std::mem::forget(page);
         }
         other => panic!("no role {other}"),
     }
+    // A page counts only where its process has mapped it for writing.
+    let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: fresh addresses, which nobody reads.
+    let mapped = unsafe { mmap(std::ptr::null_mut(), 4096, protection, shared, &page, 0) };
+    mapped.expect("mapped");
     ready();
     stay();
 }
@@ -86,6 +98,17 @@ fn who_copies_the_page_of_another_process_is_marked() {
     assert_eq!((links, lies), (1, 2), "{text}");
     let why = slipring(&["why", &name]).0;
     assert!(!why.contains(&format!("(pid {}) waits", liar.pid())), "{why}");
+}
+
+#[test]
+fn a_page_that_its_process_has_not_mapped_counts_for_nothing() {
+    let name = fresh_name("planted");
+    let server = Actor::start("accept-all", &name);
+    slipring_tells(&["ls", &name], std::slice::from_ref(&name));
+    let liar = Actor::start("liar-unmapped", &server.pid().to_string());
+    let text = slipring(&["ls", &name]).0;
+    assert!(!text.contains(&format!(" {} ", liar.pid())), "{text}");
+    assert_eq!(slipring(&["why", &liar.pid().to_string()]).1, 3);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `slipring ls` and `slipring why` beside real processes: stopped ones, killed ones, full ones, ones that wait in a circle, and
+//! `slipring ls`, `top` and `why` beside real processes: stopped ones, killed ones, full ones, ones that wait in a circle, and
 //! ones that lie.
 //!
 //! Each process is this binary once more, in a role ([`roles`]).
@@ -6,6 +6,7 @@
 mod actor;
 mod liars;
 mod roles;
+mod screen;
 
 use std::process::Command;
 
@@ -81,7 +82,7 @@ fn a_circle_of_three_is_named() {
     }
     let json = slipring(&["why", &pid, "--json"]).0;
     let answer: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(answer["cycles"][0].as_array().map(Vec::len), Some(3), "{json}");
+    assert_eq!(answer["cycles"][0]["processes"].as_array().map(Vec::len), Some(3), "{json}");
 }
 
 #[test]

@@ -14,7 +14,10 @@ fn play() {
     let (Ok(role), Ok(argument)) = (env::var("LOOK_ROLE"), env::var("LOOK_ARGUMENT")) else {
         return;
     };
-    play_role(&role, &argument).unwrap_or_else(|error| panic!("{role} {argument}: {error:#}"));
+    // The other side may be killed first.
+    if let Err(error) = play_role(&role, &argument) {
+        println!("{role} {argument}: {error:#}");
+    }
 }
 
 fn play_role(role: &str, name: &str) -> slipring::Result<()> {
@@ -69,6 +72,21 @@ fn play_role(role: &str, name: &str) -> slipring::Result<()> {
             let mut subscriber = context.subscribe(name, SubscribeOptions::every())?;
             subscriber.recv()?;
             ready_and_stop();
+        }
+        "echo" => {
+            let mut link = listen(&context, name)?;
+            while let Some(message) = link.recv()? {
+                link.send(&message)?;
+            }
+        }
+        "ask" => {
+            let mut link = connect(&context, name)?;
+            ready();
+            loop {
+                link.send(b"question")?;
+                link.recv()?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         "keep-link" => {
             let _link = listen(&context, name)?;
