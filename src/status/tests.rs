@@ -64,10 +64,20 @@ fn a_half_says_what_it_waits_for_and_since_when() {
     std::thread::sleep(std::time::Duration::from_millis(20));
     half.wait(State::Parked, Awaited::Message);
     assert_eq!((state().0, state().1), (layout::PARKED | layout::FOR_MESSAGE << 8, began));
+    // So does one that begins anew after its deadline, as long as nothing passes.
     half.run();
     assert_eq!(state().0, layout::RUNNING);
     half.wait(State::Parked, Awaited::Message);
+    assert_eq!(state().1, began);
+    half.run();
+    half.passed(4, 400);
+    half.wait(State::Parked, Awaited::Message);
     assert!(state().1 > began);
+    // In a stream one count in sixteen is stored.
+    (5..20).for_each(|count| half.pass(count, 100 * count, true));
+    assert_eq!(state().2, 4);
+    half.pass(20, 2000, true);
+    assert_eq!(state().2, 20);
     half.leave();
     assert_eq!(state().0, layout::GONE);
 }
