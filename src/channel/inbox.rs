@@ -371,6 +371,7 @@ impl Inbox {
         self.data.status().passed(messages + tensors, bytes);
         if self.consumer.publish() {
             self.published();
+            self.data.progress(&self.link, self.consumer.position());
         }
     }
 
