@@ -136,7 +136,7 @@ impl Link {
         }
     }
 
-    /// Reads the command of the peer's process, which nobody can do after its end. A half that is about to sleep has the time.
+    /// Reads the command of the peer's process, which nobody can do after its end.
     pub(crate) fn learn_command(&self) -> Option<&str> {
         self.peer_command.get_or_init(|| self.identity.command()).as_deref()
     }

@@ -103,9 +103,17 @@ impl Waiter {
     #[must_use]
     pub(crate) fn arm(&mut self, link: &Link, awaited: Awaited) -> bool {
         self.sleeps += 1;
-        link.learn_command();
+        self.learn(link);
         self.status.wait(State::Armed, awaited);
         self.sleeper.arm(link.own())
+    }
+
+    /// Reads the command of the peer, which nobody can do after its end. The first sleep is not put off by that: it can be the wait
+    /// for the first answer of a new peer.
+    fn learn(&self, link: &Link) {
+        if self.sleeps > 1 {
+            link.learn_command();
+        }
     }
 
     /// Announces that this half is awake, if it was armed.
@@ -179,7 +187,7 @@ impl Waiter {
             }
         }
         self.spin.slept();
-        link.learn_command();
+        self.learn(link);
         self.status.wait(State::Parked, awaited);
         loop {
             let bell = self.sleeper.bell();

@@ -3,6 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::support::Stage;
+use crate::support::raw::{Hello, RECEIVER_STATE};
 use slipring::options::Spin;
 use slipring::{ErrorKind, Options};
 
@@ -35,6 +38,35 @@ fn deadlines_in_vain_are_slept_through() {
         assert!(matches!(error.kind(), ErrorKind::TimedOut { .. }), "{error}");
     }
     assert_mostly_asleep(start, before);
+}
+
+/// The peer of a receiver that streams issues no fence. A stream of 64 bytes takes half of the time so.
+#[test]
+fn a_receiver_of_many_messages_is_hot() {
+    const HOT: u64 = 4;
+    let mut stage = Stage::new(Options::new());
+    // It is registered for `membarrier`, and so is this process.
+    let (mut link, mut peer) = stage.link_with(Hello { flags: 1, ..Hello::honest() });
+    for count in 0..4096 {
+        peer.say(&[7; 48]);
+        assert!(link.receiver().try_recv().unwrap().is_some());
+        // A receiver that finds nothing tells its position.
+        link.receiver().try_recv().unwrap_err();
+        if peer.theirs().load(RECEIVER_STATE) == HOT {
+            assert!(count >= 512, "hot after {count} messages");
+            return;
+        }
+    }
+    if can_interrupt() {
+        panic!("the receiver is not hot after 4,096 messages");
+    }
+    eprintln!("SKIPPED: this kernel, or its sandbox, has no membarrier");
+}
+
+/// Returns whether the kernel interrupts the processors of registered processes.
+fn can_interrupt() -> bool {
+    use rustix::thread::{MembarrierCommand, membarrier};
+    membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
 #[cfg(feature = "tokio")]
