@@ -136,7 +136,7 @@ impl Audience {
         state.note(EventKind::Joined, id, &seat);
         let link = seat.link().clone();
         state.seats.insert(id, seat);
-        // Whoever reads the log may take its time.
+        // A log can be slow, and publishing needs the lock.
         drop(state);
         tracing::debug!(peer = link.peer_name(), "a subscriber has joined");
         Some(id)

@@ -40,7 +40,7 @@ impl Draft {
     pub(crate) fn create(len: usize) -> Result<Self> {
         let fd = create_memfd("slipring.frozen")?;
         fill(&fd, len)?;
-        let area = Mapping::map_draft(&fd, len)?.take_area(0);
+        let area = Mapping::map_unmapped_at_once(&fd, len)?.take_area(0);
         Ok(Self { area, fd, len })
     }
 

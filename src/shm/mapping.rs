@@ -315,9 +315,9 @@ impl Mapping {
         Ok(Self { view: View::new(span) })
     }
 
-    /// As [`map`](Self::map), but the drop unmaps the memory before it returns, however long that takes: memory that is
-    /// mapped to write cannot be sealed.
-    pub(super) fn map_draft(fd: impl AsFd, len: usize) -> Result<Self> {
+    /// As [`map`](Self::map), but the drop unmaps the memory before it returns, however long that takes. Memory that is mapped to
+    /// write cannot be sealed, and a long mapping of few pages needs no other thread.
+    pub(crate) fn map_unmapped_at_once(fd: impl AsFd, len: usize) -> Result<Self> {
         let mut span = Span::map(fd, len, len, ProtFlags::READ | ProtFlags::WRITE)?;
         span.frees = 0;
         Ok(Self { view: View::new(span) })

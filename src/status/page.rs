@@ -66,7 +66,7 @@ impl Page {
         let fd = create_memfd(super::NAME)?;
         allocate(&fd, page_size() as u64)?;
         let len = (1 + most) * ROW;
-        let words = Mapping::map(&fd, len, len)?;
+        let words = Mapping::map_unmapped_at_once(&fd, len)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
         let version = u64::from(layout::VERSION) | (ROW as u64) << 32;
         words.store(layout::HEAD_VERSION, version, Ordering::Relaxed);

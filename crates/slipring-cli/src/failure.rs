@@ -37,7 +37,7 @@ impl Failure {
         self.code
     }
 
-    /// Returns the failure of a command that waited in vain.
+    /// Returns the failure of a command that has waited for too long.
     pub(crate) fn too_late(text: impl Into<String>) -> Self {
         Self { code: 6, text: text.into() }
     }

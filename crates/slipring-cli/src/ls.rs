@@ -31,7 +31,6 @@ pub(crate) struct Line {
     accepted: Option<u64>,
     refused: Option<u64>,
     subscribers: Option<usize>,
-    version: u32,
     /// `confirmed` by both sides, `one-sided`, or `contradicted` by the kernel.
     trust: &'static str,
 }
@@ -133,7 +132,6 @@ fn line(scene: &Scene, side: &Side) -> Line {
         accepted: is_listener.then_some(row.end[0]),
         refused: is_listener.then_some(row.end[1].saturating_add(row.end[2])),
         subscribers,
-        version: 1,
         trust: match side.trust {
             Trust::Confirmed => "confirmed",
             Trust::OneSided => "one-sided",

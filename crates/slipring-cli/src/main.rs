@@ -83,7 +83,7 @@ enum Command {
     Top(top::Top),
     /// Tell who waits for whom, since when, and where that ends
     Why(why::Why),
-    /// Listen on an address, and send each message back to whoever sent it
+    /// Listen on an address, and send each message back to its sender
     Echo(echo::Echo),
     /// Send messages to a `slipring echo`, and tell how long each takes there and back
     Ping(ping::Ping),

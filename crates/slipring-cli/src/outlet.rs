@@ -2,15 +2,32 @@
 
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use slipring::broadcast::{Policy, PublishOptions, Publisher};
 use slipring::message::Metadata;
 use slipring::{Context, DType, ErrorKind, Shape, TensorMut, TensorSet};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::quantity;
 
 /// The pause before the next look at memory or at subscribers.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// The options of a command that publishes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OutletOptions {
+    /// Wait for so many subscribers of each topic before the first message
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    wait: usize,
+    /// How long to wait for subscribers: at the start, for memory that they hold, and for those that want every message and read
+    /// nothing
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    timeout: Duration,
+    /// Messages that a new subscriber gets at first
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    history: u32,
+}
 
 /// A publisher of a command.
 #[derive(Debug)]
@@ -18,8 +35,7 @@ pub(crate) struct Outlet {
     publisher: Publisher,
     context: Context,
     interrupt: Interrupt,
-    /// How long a wait lasts for subscribers, or for memory that they hold.
-    timeout: Duration,
+    options: OutletOptions,
     bytes: u64,
 }
 
@@ -28,15 +44,15 @@ impl Outlet {
     pub(crate) fn open(
         context: &Context,
         address: &str,
-        options: PublishOptions,
+        options: &OutletOptions,
         interrupt: &Interrupt,
-        timeout: Duration,
     ) -> Result<Self, Failure> {
         // One that wants every message is waited for as all others are, before it is evicted.
-        let options = options.stall_after(timeout.max(PAUSE));
-        let publisher = context.publish(address, options)?;
+        let topic = PublishOptions::new().history(options.history);
+        let topic = topic.stall_after(options.timeout.max(PAUSE));
+        let publisher = context.publish(address, topic)?;
         let (context, interrupt) = (context.clone(), interrupt.clone());
-        Ok(Self { publisher, context, interrupt, timeout, bytes: 0 })
+        Ok(Self { publisher, context, interrupt, options: options.clone(), bytes: 0 })
     }
 
     /// Returns the address, as it is written.
@@ -53,16 +69,16 @@ impl Outlet {
         self.publisher.subscribers().len()
     }
 
-    /// Waits until so many subscribers are there.
-    pub(crate) fn await_subscribers(&self, wanted: usize) -> Result<(), Failure> {
-        let end = Instant::now() + self.timeout;
+    /// Waits until as many subscribers are there as the options say.
+    pub(crate) fn await_subscribers(&self) -> Result<(), Failure> {
+        let (wanted, end) = (self.options.wait, Instant::now() + self.options.timeout);
         loop {
             let there = self.subscribers();
             if there >= wanted || self.interrupt.is_set() {
                 return Ok(());
             }
             if Instant::now() >= end {
-                let (address, after) = (self.address(), self.timeout.as_millis());
+                let (address, after) = (self.address(), self.options.timeout.as_millis());
                 return Err(Failure::too_late(format!(
                     "{there} of {wanted} subscribers have come to {address} in {after} ms: start them, or allow more time (--timeout)"
                 )));
@@ -110,7 +126,7 @@ impl Outlet {
         shape: Shape,
         len: u64,
     ) -> Result<TensorMut<u8>, Failure> {
-        let end = Instant::now() + self.timeout;
+        let end = Instant::now() + self.options.timeout;
         loop {
             let allocation = self.context.allocation();
             let memory = match dtype {
@@ -134,7 +150,7 @@ impl Outlet {
 
     /// Waits for subscribers that want every message.
     pub(crate) fn drain(&self) {
-        let end = Instant::now() + self.timeout;
+        let end = Instant::now() + self.options.timeout;
         let lags = || {
             let subscribers = self.publisher.subscribers();
             subscribers.iter().any(|one| one.policy() == Policy::Every && one.lag() > 0)

@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use slipring::Context;
-use slipring::broadcast::PublishOptions;
 use slipring::message::{Metadata, Value};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::outlet::Outlet;
+use crate::outlet::{Outlet, OutletOptions};
 use crate::output::Output;
 use crate::payload::{Payload, Source};
-use crate::quantity;
 
 /// How far messages may come after their time before the later ones keep their distance instead.
 const CATCH_UP: Duration = Duration::from_millis(100);
@@ -44,16 +42,8 @@ pub(crate) struct Publish {
     /// A named value for each message: an integer, a float, true, false, or else a string
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = named)]
     meta: Vec<(String, String)>,
-    /// Wait for so many subscribers before the first message
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    wait: usize,
-    /// How long to wait for subscribers: at the start, for memory that they hold, and for those that want every message and read
-    /// nothing
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
-    timeout: Duration,
-    /// Messages that a new subscriber gets at first
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    history: u32,
+    #[command(flatten)]
+    outlet: OutletOptions,
     /// Stay after the last message
     #[arg(short, long)]
     keep: bool,
@@ -104,11 +94,10 @@ impl Publish {
         let interrupt = Interrupt::new()?;
         let metadata = metadata(&self.meta)?;
         let source = Source::new(std::mem::take(&mut self.files), self.raw, self.repeat)?;
-        let options = PublishOptions::new().history(self.history);
         let context = Context::new()?;
-        let mut outlet = Outlet::open(&context, &self.address, options, &interrupt, self.timeout)?;
+        let mut outlet = Outlet::open(&context, &self.address, &self.outlet, &interrupt)?;
         output.show(&Publishing { publishing: outlet.address() })?;
-        outlet.await_subscribers(self.wait)?;
+        outlet.await_subscribers()?;
         let ended = self.publish(source, &mut outlet, &metadata, &interrupt);
         if ended.is_ok() {
             while self.keep && interrupt.sleep_until(Instant::now() + Duration::from_secs(1)) {}

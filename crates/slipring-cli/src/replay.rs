@@ -7,15 +7,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use slipring::broadcast::PublishOptions;
 use slipring::{Context, TensorSet};
 
 use crate::escaped::Escaped;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::outlet::Outlet;
+use crate::outlet::{Outlet, OutletOptions};
 use crate::output::Output;
-use crate::quantity;
 use crate::recording::{Event, Head, Reader};
 
 /// The longest message of bytes: that of a publisher by default.
@@ -35,16 +33,8 @@ pub(crate) struct Replay {
     /// Publish a topic under another address
     #[arg(long = "as", value_name = "OLD=NEW", value_parser = renamed)]
     renamed: Vec<(String, String)>,
-    /// Wait for so many subscribers of each topic before the first message
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    wait: usize,
-    /// How long to wait for subscribers: at the start, for memory that they hold, and for those that want every message and read
-    /// nothing
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
-    timeout: Duration,
-    /// Messages that a new subscriber gets at first
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    history: u32,
+    #[command(flatten)]
+    outlet: OutletOptions,
 }
 
 /// The most topics of a recording.
@@ -188,9 +178,8 @@ impl Replay {
                 return Err(Failure::new(format!("more than {MOST_TOPICS} topics")));
             }
             let address = renamed.map_or(&topic, |(_, new)| new);
-            let options = PublishOptions::new().history(self.history);
             let (context, interrupt) = (&stage.context, &stage.interrupt);
-            let outlet = Outlet::open(context, address, options, interrupt, self.timeout)?;
+            let outlet = Outlet::open(context, address, &self.outlet, interrupt)?;
             output.show(&Replaying { replaying: outlet.address(), topic: topic.clone() })?;
             stage.outlets.insert(topic.clone(), outlet);
         }
@@ -203,7 +192,7 @@ impl Replay {
         if sent > 0 {
             return Ok(());
         }
-        stage.outlets.values().try_for_each(|outlet| outlet.await_subscribers(self.wait))
+        stage.outlets.values().try_for_each(Outlet::await_subscribers)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A handshake with whoever has an address: one connection, which costs a listener what any costs.
+//! A handshake with the listener on an address: one connection, which costs a listener what any costs.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

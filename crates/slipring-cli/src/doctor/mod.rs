@@ -6,7 +6,7 @@
 //! | `limits` | limits of the process and the system |
 //! | `sandbox` | filters, namespaces, the memory cgroup |
 //! | `gpu` | files of GPUs |
-//! | `handshake` | whoever has an address |
+//! | `handshake` | the listener on an address |
 //! | `sockets` | listeners in other network namespaces |
 
 mod finding;

@@ -1,6 +1,5 @@
 //! A process that is looked at: what `/proc` tells of it.
 
-use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -118,12 +117,6 @@ impl<'a> Stat<'a> {
         let state = fields.next()?.chars().next()?;
         // The 22nd field; the state is the third.
         Some(Self { command, state, started: fields.nth(18)?.parse().ok()? })
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {})", self.command, self.pid)
     }
 }
 
