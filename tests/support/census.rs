@@ -65,7 +65,8 @@ impl Census {
         self.comes_back_with(1);
     }
 
-    fn comes_back_with(self, spares: usize) {
+    /// As [`comes_back_but_for_a_spare`](Self::comes_back_but_for_a_spare), with so many links more.
+    pub fn comes_back_with(self, spares: usize) {
         let deadline = super::soon();
         loop {
             let now = Self::take();

@@ -3,7 +3,8 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, mpsc};
@@ -18,12 +19,14 @@ const ARGUMENT: &str = "SLIPRING_ARGUMENT";
 /// Marks a line for the other process among the lines of the test harness.
 const MARK: &str = "@@";
 
-/// A process that runs the other side's body. Killed on drop.
+/// A process that runs the other side's body. The drop kills it, and prints what it has complained about: beside the
+/// failure of the test that started it, where there is one.
 #[derive(Debug)]
 pub struct Other {
     process: Child,
     to: Option<ChildStdin>,
     said: mpsc::Receiver<String>,
+    complaints: File,
 }
 
 impl Other {
@@ -65,9 +68,14 @@ impl Other {
     }
 
     fn begin(command: &mut Command) -> io::Result<Self> {
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let complaints = File::from(rustix::fs::memfd_create("complaints", flags)?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(complaints.try_clone()?);
+        let mut process = command.spawn()?;
+        // The command would keep its clone.
+        command.stderr(Stdio::null());
         let said = listen(process.stdout.take().unwrap());
-        Ok(Self { to: process.stdin.take(), said, process })
+        Ok(Self { to: process.stdin.take(), said, process, complaints })
     }
 
     /// Waits until the other process says `word`.
@@ -87,6 +95,18 @@ impl Other {
 
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    fn print_complaints(&mut self) {
+        let mut complaints = Vec::new();
+        let _ = self.complaints.rewind();
+        let _ = self.complaints.read_to_end(&mut complaints);
+        if thread::panicking() {
+            eprint!("{}", String::from_utf8_lossy(&complaints));
+        } else {
+            // The test harness does not keep this to itself: a process says aloud what it skips.
+            let _ = io::stderr().write_all(&complaints);
+        }
     }
 
     /// Kills the other process as it stands.
@@ -221,6 +241,7 @@ impl Drop for Other {
         let _ = self.process.kill();
         let _ = self.process.wait();
         remove_objects_of(self.process.id());
+        self.print_complaints();
     }
 }
 

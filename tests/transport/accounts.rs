@@ -18,8 +18,11 @@ const TEST: &str = "a_hostile_peer_uses_up_each_row_of_the_table_and_an_honest_o
 /// The user of a hostile process that is not of the server's user.
 const STRANGER: u32 = 4242;
 
-/// How long an honest client may take to connect and be served.
+/// How long an honest client may take to connect and be served, at the best of [`TRIES`].
 const PROMPT: Duration = Duration::from_secs(1);
+
+/// A machine with other work stops processes for seconds. A server that is held up stays so.
+const TRIES: usize = 10;
 
 /// Returns what all peers of the server may make it hold.
 fn limit(resource: Resource) -> u64 {
@@ -30,6 +33,9 @@ fn limit(resource: Resource) -> u64 {
         other => panic!("the row {other:?} has no test"),
     }
 }
+
+/// The name of a tensor that the server keeps.
+const KEPT: &str = "kept";
 
 fn row(name: &str) -> Resource {
     Resource::ALL.into_iter().find(|row| row.name() == name).unwrap()
@@ -64,6 +70,8 @@ struct Server {
     context: Context,
     /// The listener whose peers the test itself serves.
     listener: Listener,
+    /// What the server holds beside the honest process's old link alone.
+    idle: Census,
     ends: Receiver<ErrorKind>,
 }
 
@@ -90,19 +98,19 @@ fn serve(resource: Resource, user: &str) {
         };
         reactor.accept_with(context.listen(&name).unwrap(), accept).unwrap();
         let listener = context.listen(&direct).unwrap();
-        let mut server = Server { reactor, context, listener, ends };
-
         let mut honest = Other::spawn(TEST, &format!("honest|{name}"));
         honest.expect("works");
         let names = format!("{name},{direct}");
         let mut hostile =
             Other::spawn(TEST, &format!("hostile|{}|{names}|{user}", resource.name()));
+        let idle = Census::take();
+        let mut server = Server { reactor, context, listener, idle, ends };
         // The second time shows that what the first one held came back.
         let [first, second] = [(); 2].map(|()| match resource {
             Resource::Memory => server.memory(&mut hostile, &mut honest),
             _ => server.memory_maps(resource, &mut hostile, &mut honest),
         });
-        assert!(first.abs_diff(second) <= 1, "{resource:?}: {first}, then {second}");
+        assert!(first.abs_diff(second) <= 2, "{resource:?}: {first}, then {second}");
         hostile.tell("end");
         hostile.succeeds();
         honest.tell("end");
@@ -112,13 +120,15 @@ fn serve(resource: Resource, user: &str) {
     before.comes_back();
 }
 
-/// Serves a link: sends back each message, keeps tensors until the link ends, and notes why it failed.
+/// Serves a link: sends back each message, keeps the tensors named [`KEPT`] until the link ends, and notes why it failed.
 fn echo(link: &Link, note: Sender<ErrorKind>) {
     let (keep, kept) = channel();
     link.on_message(|link, message| link.write(message.to_vec()));
     link.on_tensors(move |link, tensors| {
-        link.write(b"kept".to_vec());
-        let _ = keep.send(tensors);
+        link.write(b"taken".to_vec());
+        if tensors.get(KEPT).is_some() {
+            let _ = keep.send(tensors);
+        }
     });
     link.on_closed(move |_, result| {
         drop(kept);
@@ -141,6 +151,14 @@ impl Server {
         }
     }
 
+    /// The hostile process lets go of its links. Waits until the server holds no more than before them.
+    fn gets_all_back(&self, hostile: &mut Other) {
+        hostile.tell("nothing");
+        hostile.expect("held");
+        // The honest process's old link may hold a little more than at its start.
+        self.idle.comes_back_with(2);
+    }
+
     /// Descriptors, mappings, mapped bytes. Returns how many links the hostile process got.
     fn memory_maps(&mut self, resource: Resource, hostile: &mut Other, honest: &mut Other) -> u64 {
         hostile.tell("links");
@@ -151,6 +169,7 @@ impl Server {
         assert!(links * each <= half, "{resource:?}: {links} links hold more than the peer's half");
         assert!(links * each > half - 4 * each, "{resource:?}: {links} links are no half");
         is_served(honest);
+        self.gets_all_back(hostile);
         hostile.tell("segments");
         let segments: u64 = hostile.hear().parse().unwrap();
         assert!(segments > 4, "{resource:?}: {segments} segments");
@@ -170,6 +189,7 @@ impl Server {
             }
             is_served(honest);
         }
+        self.gets_all_back(hostile);
         links
     }
 
@@ -235,12 +255,14 @@ fn work(name: &str) {
     serves(&context, &mut old);
     say("works");
     while hear() == "work" {
-        let start = Instant::now();
-        serves(&context, &mut old);
-        let mut new = context.connect(name).unwrap();
-        serves(&context, &mut new);
-        let took = start.elapsed();
-        assert!(took < PROMPT, "an honest client took {took:?}");
+        let took = (0..TRIES).map(|_| {
+            let start = Instant::now();
+            serves(&context, &mut old);
+            let mut new = context.connect(name).unwrap();
+            serves(&context, &mut new);
+            start.elapsed()
+        });
+        assert!(took.into_iter().any(|took| took < PROMPT), "an honest client is served late");
         say("works");
     }
 }
@@ -252,13 +274,18 @@ fn serves(context: &Context, link: &mut Connection) {
         link.send(&message).unwrap();
         assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
     }
-    send_frozen(context, link, 4096).unwrap();
-    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"kept");
+    send_frozen(context, link, "dropped", 4096).unwrap();
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"taken");
 }
 
-fn send_frozen(context: &Context, link: &mut Connection, len: usize) -> Result<(), Error> {
+fn send_frozen(
+    context: &Context,
+    link: &mut Connection,
+    name: &str,
+    len: usize,
+) -> Result<(), Error> {
     let bytes = vec![1; len];
-    let set = context.freeze([("memory", DType::Uint8, Shape::from([len]), &bytes[..])])?;
+    let set = context.freeze([(name, DType::Uint8, Shape::from([len]), &bytes[..])])?;
     link.sender().send_tensors(&set)
 }
 
@@ -277,13 +304,14 @@ fn attack(resource: Resource, names: &str) {
     let options = options.loan_limit(1024, 1 << 30).loan_slots(1024);
     let context = Context::with_options(options.clone()).unwrap();
     let wide = Context::with_options(options.ring_capacity(ring)).unwrap();
-    let (mut links, mut silent) = (Vec::new(), Vec::new());
+    let (mut links, mut silent, mut read) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         let order = hear();
         // The links of the last order are held until the next one.
         links.clear();
         silent.clear();
         match &*order {
+            "nothing" => say("held"),
             "links" => {
                 while let Ok(link) = wide.connect(name) {
                     links.push(link);
@@ -294,7 +322,7 @@ fn attack(resource: Resource, names: &str) {
                 let mut link = patiently(&context, name);
                 let len = if resource == Resource::MappedBytes { 2 << 20 } else { 4096 };
                 let mut sent = 0;
-                while send_frozen(&context, &mut link, len).is_ok() {
+                while send_frozen(&context, &mut link, KEPT, len).is_ok() {
                     if link.receiver().recv_deadline(soon()).is_err() {
                         break;
                     }
@@ -309,14 +337,16 @@ fn attack(resource: Resource, names: &str) {
             "messages" => {
                 let mut link = patiently(&context, direct);
                 (0..32u8).for_each(|round| link.send(&vec![round; 1 << 20]).unwrap());
-                std::thread::spawn(move || link.recv());
+                // A link that ends takes back what nobody has read, after a while.
+                read.push(link);
             }
             "long" => {
                 let mut link = patiently(&context, direct);
                 (1..=2u8).for_each(|round| link.send(&vec![round; 2 << 20]).unwrap());
-                std::thread::spawn(move || while let Ok(Some(_)) = link.recv() {});
+                read.push(link);
             }
             "writes" => {
+                read.clear();
                 let mut link = patiently(&context, name);
                 while link.send(&[2; 100_000]).is_ok() {}
                 say("ended");

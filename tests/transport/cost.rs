@@ -12,7 +12,7 @@ use crate::support::census::{leave_descriptors, processor_time, shared_bytes};
 use crate::support::in_flight::{become_nobody, crowd};
 use crate::support::other::{Other, say};
 use crate::support::raw::{self, Hello, Lent, RawPeer, segment_packet};
-use crate::support::{HANG, Stage, Witness, pair_of, soon, unique_name, wait_until};
+use crate::support::{HANG, Stage, Witness, pair_of, soon, unique_name};
 use rustix::process::{Resource, Rlimit};
 use slipring::error::TrySendError;
 use slipring::options::Spin;
@@ -161,7 +161,7 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
             let socket = raw::dial(&stage.name);
             let (fd, _memory) = raw::segment(Hello::honest().segment_len());
             raw::send(&socket, &lie.encode(), &[fd.as_fd()]).unwrap();
-            wait_until("the refusal", || stage.listener.try_accept().unwrap().is_none());
+            stage.refuses_one();
             let (answer, fds) = raw::receive(&socket).unwrap();
             assert!(raw::refusal_code(&answer).is_some() && fds.is_empty(), "{lie:?}");
         }
