@@ -144,7 +144,7 @@ pub enum ErrorKind {
         limit: u64,
     },
     /// The two sides share no protocol version.
-    #[error("no common protocol version: this side speaks {}..={}, the peer {}..={}", ours.0, ours.1, theirs.0, theirs.1)]
+    #[error("no common protocol version: this side speaks {} to {}, the peer {} to {}", ours.0, ours.1, theirs.0, theirs.1)]
     NoCommonVersion {
         /// The lowest and the highest version of this side.
         ours: (u16, u16),

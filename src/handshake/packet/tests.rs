@@ -114,7 +114,7 @@ fn no_common_version_names_both_ranges() {
     assert_eq!(*error.kind(), ErrorKind::NoCommonVersion { ours: (1, 1), theirs: (2, 9) });
     assert_eq!(
         error.to_string(),
-        "no common protocol version: this side speaks 1..=1, the peer 2..=9"
+        "no common protocol version: this side speaks 1 to 1, the peer 2 to 9"
     );
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Signal;
 use serde_json::Value;
 use slipring::broadcast::PublishOptions;
@@ -162,6 +162,36 @@ fn a_listener_that_is_no_slipring_is_told() {
         });
         assert_problem(&address, 5, &[&who, "closed the connection instead of answering"]);
     });
+}
+
+#[test]
+fn what_another_version_or_no_slipring_answers_is_told() {
+    // docs/wire.md, "Packets": a Refusal of a bad Hello, by a side that speaks versions 7 to 9.
+    let mut refusal = [0; 128];
+    refusal[..8].copy_from_slice(b"slipring");
+    refusal[8] = 2;
+    (refusal[16], refusal[18], refusal[20]) = (7, 9, 2);
+    let answers: [(&[u8], _); 3] = [
+        (&refusal, ["version", "7 to 9"]),
+        (&[0; 128], ["does not speak slipring's protocol", "magic"]),
+        (b"220 mail.example ESMTP", ["does not speak slipring's protocol", "22 bytes"]),
+    ];
+    for (answer, told) in answers {
+        let address = name();
+        let silent = silent(&address, 9);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = rustix::net::accept(&silent).unwrap();
+                rustix::net::send(&socket, answer, SendFlags::NOSIGNAL).unwrap();
+                // Until the other side has read it, and closes.
+                while rustix::net::recv(&socket, &mut [0; 256][..], RecvFlags::empty()).unwrap().0
+                    > 0
+                {}
+            });
+            let who = format!("process {} ", std::process::id());
+            assert_problem(&address, 1, &[&[&*who][..], &told[..]].concat());
+        });
+    }
 }
 
 #[test]
