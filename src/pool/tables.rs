@@ -113,7 +113,10 @@ pub(super) struct Growth {
 impl Growth {
     /// Makes the segment. The kernel clears its memory, which takes long: the caller does not hold the lock.
     pub(super) fn make(&self) -> Result<Segment> {
-        Segment::create("slipring.pool", (self.len as usize, self.len as usize), self.backing)
+        let bytes = self.len as usize;
+        let segment = Segment::create("slipring.pool", (bytes, bytes), self.backing)?;
+        tracing::debug!(bytes, blocks = self.blocks, block_bytes = self.block_len, "the pool grows");
+        Ok(segment)
     }
 }
 

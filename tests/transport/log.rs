@@ -76,6 +76,7 @@ fn deaths_refusals_and_stalls_are_told_with_the_peers_name() {
             an_orderly_close_is_told_in_a_whisper();
             a_refusal_is_told();
             a_stall_is_told();
+            a_growth_is_told();
             say("done");
         }
     });
@@ -135,4 +136,9 @@ fn a_stall_is_told() {
     link.sender().send_deadline(&[7; 1000], soon()).unwrap();
     must_tell(&["WARN", "a send has waited", "Room"]);
     reader.join().unwrap();
+}
+
+fn a_growth_is_told() {
+    let _image = Context::new().unwrap().alloc::<u8>([3 << 20]).unwrap();
+    must_tell(&["DEBUG", "the pool grows", "blocks=", "block_bytes="]);
 }
