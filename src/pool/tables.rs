@@ -115,7 +115,12 @@ impl Growth {
     pub(super) fn make(&self) -> Result<Segment> {
         let bytes = self.len as usize;
         let segment = Segment::create("slipring.pool", (bytes, bytes), self.backing)?;
-        tracing::debug!(bytes, blocks = self.blocks, block_bytes = self.block_len, "the pool grows");
+        tracing::debug!(
+            bytes,
+            blocks = self.blocks,
+            block_bytes = self.block_len,
+            "the pool grows"
+        );
         Ok(segment)
     }
 }
