@@ -76,6 +76,8 @@ impl fmt::Debug for Connection {
 /// The peer publishes its position after an eighth of the ring, or when it finds the ring empty. So
 /// [`send_queue`](Self::send_queue) is up to an eighth of the ring too high.
 ///
+/// In the child of a `fork` queues, loans and the pool are 0.
+///
 /// # Examples
 ///
 /// ```
@@ -118,12 +120,12 @@ pub struct Stats {
     /// of these records.
     pub recv_queue: u64,
     /// Blocks of this process's pool that the peer has not returned: long messages and tensors, also those that the
-    /// peer has not received. 0 after a `fork`, in the child.
+    /// peer has not received.
     pub loans_out: u64,
     /// Blocks of the peer's pool that tensors of this process hold.
     pub loans_held: u64,
     /// Bytes of the context's pool, which all connections of the context share, that count for
-    /// [`Options::pool_quota`](crate::Options::pool_quota). 0 after a `fork`, in the child.
+    /// [`Options::pool_quota`](crate::Options::pool_quota).
     pub pool_bytes: u64,
 }
 
@@ -132,16 +134,18 @@ impl Stats {
     pub(crate) fn of(sender: &Sender, receiver: &Receiver) -> Self {
         let session = sender.session();
         let (link, pool) = (&session.link, session.env.pool());
-        // The lock of a forked child's copy of the pool may be held for ever.
-        let is_here = link.own().generation().is_current();
+        let counters = Self { sent: sender.stats(), received: receiver.stats(), ..Self::default() };
+        if !link.own().generation().is_current() {
+            // A forked child has no shared memory, and the lock of its copy of the pool may be held for ever.
+            return counters;
+        }
         Self {
-            sent: sender.stats(),
-            received: receiver.stats(),
             send_queue: sender.unread(),
             recv_queue: receiver.unread(),
-            loans_out: if is_here { pool.settle(link.borrower()) as u64 } else { 0 },
+            loans_out: pool.settle(link.borrower()) as u64,
             loans_held: session.kept_loans(),
-            pool_bytes: if is_here { pool.used() } else { 0 },
+            pool_bytes: pool.used(),
+            ..counters
         }
     }
 }
