@@ -161,7 +161,10 @@ impl Audience {
             EventKind::Left => {
                 tracing::debug!(peer = seat.link().peer_name(), "a subscriber has left");
             }
-            _ => tracing::warn!(peer = seat.link().peer_name(), "a subscriber has died"),
+            _ => {
+                seat.link().show_death();
+                tracing::warn!(peer = seat.link().peer_name(), "a subscriber has died");
+            }
         }
         ended.push(seat);
         ended

@@ -37,7 +37,7 @@ use crate::patience::RecvPatience;
 use crate::ring::Header;
 use crate::shm::{OwnWords, PeerMapping, PeerSegment, PeerWords};
 use crate::status::Awaited;
-use crate::status::layout::{MISSED, RECEIVER};
+use crate::status::layout::{MISSED, RECEIVER, TAKEN};
 use crate::sync::Edge;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
@@ -103,6 +103,8 @@ pub(crate) struct Feed {
     in_vain: u32,
     /// The messages that this side has missed.
     missed: u64,
+    /// The messages that it has taken.
+    count: u64,
     /// The message and its segment that the socket was read for last.
     sought: Option<(u64, u32)>,
     /// The socket may hold packets, which were left because the share was spent.
@@ -150,6 +152,7 @@ impl Feed {
             skipped: 0,
             in_vain: 0,
             missed: 0,
+            count: 0,
             sought: None,
             has_packets: false,
             is_left: false,
@@ -497,8 +500,11 @@ impl Feed {
     fn count_next(&mut self, rare: Option<Box<Rare>>) {
         let (message, missed) = self.cursor.take();
         self.taken = Taken { message, missed, rare };
+        self.count += 1;
         let is_hot = self.waiter.is_hot();
-        self.waiter.status().pass(message, 0, is_hot);
+        if self.waiter.status().pass(message, 0, is_hot) {
+            self.waiter.status().store(TAKEN, self.count);
+        }
         if missed > 0 {
             self.missed += missed;
             self.waiter.status().store(MISSED, self.missed);
@@ -619,6 +625,7 @@ impl Feed {
     fn tell(&mut self, now: bool) {
         if let Some(position) = self.cursor.tell(now) {
             self.waiter.status().passed(position - 1, 0);
+            self.waiter.status().store(TAKEN, self.count);
             self.store_position(position);
         }
     }
@@ -677,6 +684,10 @@ impl AsFd for Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         if self.link.own().generation().is_current() {
+            if self.count > 0 {
+                self.waiter.status().passed(self.taken.message, 0);
+                self.waiter.status().store(TAKEN, self.count);
+            }
             self.waiter.leave(&self.link);
             // The socket stays open as long as a sample is held.
             self.wake_publisher();

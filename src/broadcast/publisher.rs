@@ -29,8 +29,8 @@ use crate::link::waiter::Waiter;
 use crate::patience::SendPatience;
 use crate::pool::Block;
 use crate::shm::{Area, Backing, Mapping, OwnWords, PeerMapping, PeerWords, Segment};
-use crate::status::layout::{SENDER, TOPIC, WAKES, WHOM};
-use crate::status::{Facts, Row};
+use crate::status::layout::{SENDER, WAKES, WHOM};
+use crate::status::{Facts, Kind, Row};
 use crate::transport::Context;
 use crate::wake::{Crowd, Sleeper};
 
@@ -144,12 +144,11 @@ impl Publisher {
         let host = Host::start(desk, listener)?;
         let sleeper = Sleeper::new(layout::SENDER_STATE, layout::ROOM_BELL);
         let row = Row::open(&Facts {
-            kind: TOPIC,
             own: inode,
             context: context.pool().number(),
             limit: topic.slots.into(),
             address: &name,
-            ..Facts::default()
+            ..Facts::of(Kind::Topic)
         })?;
         Ok(Self {
             writer: SlotWriter::new(words.clone(), geometry),
@@ -691,6 +690,7 @@ pub(super) fn into_error(error: TrySendError) -> Error {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if self.words.generation().is_current() {
+            self.waiter.status().passed(self.writer.next() - 1, self.bytes);
             self.audience.lock().end();
         }
     }

@@ -208,6 +208,7 @@ impl Seat {
         // Pairs with Feed::fail: a subscriber that finds what the publisher does next finds the cause, too.
         Edge::Overwrite.release();
         self.revoke();
+        link.show_eviction(cause);
         let _ = link.fail(Error::from(ErrorKind::Evicted { cause }));
     }
 

@@ -532,6 +532,8 @@ impl Drop for Inbox {
     fn drop(&mut self) {
         let link = &self.link;
         if link.own().generation().is_current() {
+            let HalfStats { messages, bytes, tensors, .. } = self.stats;
+            self.data.status().passed(messages + tensors, bytes);
             self.data.leave(link);
             // A sender that sleeps because there was no room would not wake up otherwise.
             self.room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);

@@ -34,7 +34,7 @@ use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, large
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping, PeerWords};
 use crate::status::Awaited;
-use crate::status::layout::{SENDER, WAKES};
+use crate::status::layout::{SENDER, WAKES, WRITTEN};
 use crate::wake::{Attention, HOT, Sleeper, Waker};
 
 impl From<Full> for TrySendError {
@@ -486,7 +486,9 @@ impl Sender {
         let link = &*self.link;
         let state = self.data.load(link.peer());
         let HalfStats { messages, bytes, tensors, .. } = self.stats;
-        self.room.status().pass(messages + tensors, bytes, state == HOT);
+        if self.room.status().pass(messages + tensors, bytes, state == HOT) {
+            self.room.status().store(WRITTEN, self.producer.written());
+        }
         match self.data.judge(state, link.own()) {
             Ok(None) => Ok(()),
             Ok(Some(attention)) => self.attend(attention),
@@ -498,6 +500,7 @@ impl Sender {
     pub(crate) fn show_counts(&mut self) {
         let HalfStats { messages, bytes, tensors, .. } = self.stats;
         self.room.status().passed(messages + tensors, bytes);
+        self.room.status().store(WRITTEN, self.producer.written());
     }
 
     /// Counts a system call that wakes the receiver.
@@ -612,6 +615,7 @@ impl Drop for Sender {
             self.producer.close();
             // A receiver that is gone needs no wake-up.
             let _ = self.announce();
+            self.show_counts();
             self.room.leave(&self.session.link);
         }
         self.session.leave();

@@ -21,6 +21,11 @@ pub(crate) const PACKET: usize = 128;
 
 /// Protocol versions that this side speaks, lowest and highest.
 pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+/// The version of every link: the only one that this side speaks.
+pub(crate) const VERSION: u16 = {
+    assert!(VERSIONS.0 == VERSIONS.1);
+    VERSIONS.1
+};
 
 const MAGIC: [u8; 8] = *b"slipring";
 

@@ -14,19 +14,8 @@ use std::sync::OnceLock;
 use crossbeam_utils::CachePadded;
 
 use crate::error::ErrorKind;
+pub(crate) use crate::status::Health;
 use crate::sync::{AtomicBool, AtomicU32, Edge, Ordering};
-
-/// The health of a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Health {
-    Alive = 0,
-    /// The peer's end of the socket is closed.
-    HungUp = 1,
-    /// The peer's process has ended.
-    Dead = 2,
-    /// This side ended the link, because of a fault of the peer or what this process lacks.
-    Failed = 3,
-}
 
 #[derive(Debug)]
 pub(crate) struct HealthWord {

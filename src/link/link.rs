@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::account::Account;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Eviction, Result};
 use crate::handshake::layout::Extents;
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::{Packet, Reason};
@@ -241,6 +241,20 @@ impl Link {
         // In loom models the word is no futex.
         #[cfg(not(slipring_loom))]
         let _ = futex::wake(self.health_word.word(), futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+
+    /// Notes in the status page that the peer's death was told of.
+    pub(crate) fn show_death(&self) {
+        if self.end_line.is_current() {
+            self.end_line.store(status::layout::DIED, 1);
+        }
+    }
+
+    /// Notes in the status page that the publisher evicted the peer.
+    pub(crate) fn show_eviction(&self, cause: Eviction) {
+        if self.end_line.is_current() {
+            self.end_line.store(status::layout::EVICTED, cause as u64 + 1);
+        }
     }
 
     /// Notes that the peer's end of the socket is closed.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::link::Link;
 use crate::shm::PeerMapping;
+use crate::status::layout::SLEEPS;
 use crate::status::{Awaited, Half, State};
 use crate::wake::{Sleeper, Spin, SpinPolicy};
 
@@ -103,6 +104,7 @@ impl Waiter {
     #[must_use]
     pub(crate) fn arm(&mut self, link: &Link, awaited: Awaited) -> bool {
         self.sleeps += 1;
+        self.status.store(SLEEPS, self.sleeps);
         self.learn(link);
         self.status.wait(State::Armed, awaited);
         self.sleeper.arm(link.own())
@@ -194,6 +196,7 @@ impl Waiter {
             let bells = self.bells.as_ref().unwrap_or(link.peer());
             let slept = self.sleeper.sleep(link.own(), bells, &mut ready, |rung| {
                 self.sleeps += 1;
+                self.status.store(SLEEPS, self.sleeps);
                 let slice = slice.map(|slice| start + slice);
                 let until = deadline.into_iter().chain(slice).min();
                 link.sleep(bells, bell, rung, until)

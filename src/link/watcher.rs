@@ -191,6 +191,7 @@ impl Shared {
         if is_news && link.peer_left() {
             tracing::debug!(peer = link.peer_name(), "the peer has closed the link");
         } else if is_news {
+            link.show_death();
             let exit = link.identity().exit();
             tracing::warn!(peer = link.peer_name(), exit, "the peer has died");
         }

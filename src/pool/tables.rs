@@ -14,7 +14,7 @@ use crate::pool::loans::{Account, Borrower, BorrowerId, Holding, Loan, Loaned, O
 use crate::pool::piece::{BlockHome, BoxedPiece, Piece};
 use crate::pool::ready::{Prepared, Ready};
 use crate::shm::{Backing, Frozen, Segment};
-use crate::status::{Facts, Line, Row, layout};
+use crate::status::{Facts, Kind, Line, Row, layout};
 use crate::sync::{Edge, Mutex, MutexGuard};
 
 /// The tables behind their lock. A clone is the same tables.
@@ -484,7 +484,7 @@ impl Tables {
     /// Opens the pool's row in the status page. Without one nothing is shown.
     fn open_row(&mut self) {
         if self.line.is_none() {
-            let facts = Facts { kind: layout::POOL, context: self.context, ..Facts::default() };
+            let facts = Facts { context: self.context, ..Facts::of(Kind::Pool) };
             self.line = Row::open(&facts).ok().map(|row| row.line(layout::LOANS));
             if let Some(line) = &self.line {
                 line.store(layout::QUOTA, self.options.quota);

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::shm::{MappedRing, OwnRing, OwnWords};
 use crate::status::layout::{self, ADDRESS_MOST};
 use crate::status::page::Page;
+use crate::status::words::{Awaited, Kind, Role, State};
 use crate::sync::Ordering;
 
 /// Bytes of a line.
@@ -18,17 +19,38 @@ const LINE: u64 = 64;
 const STRIDE: u64 = 16;
 
 /// The facts of an object, which stay while it lives. See [`layout`] for each field.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts<'a> {
-    pub(crate) kind: u64,
-    pub(crate) role: u64,
+    pub(crate) kind: Kind,
+    pub(crate) role: Role,
+    /// A subscriber's policy and depth.
+    pub(crate) policy: (u8, u32),
     pub(crate) peer: (Option<u32>, u32),
     pub(crate) own: u64,
     pub(crate) theirs: u64,
     pub(crate) context: u64,
     pub(crate) limit: u64,
+    pub(crate) version: u16,
     /// The address as in `sun_path`.
     pub(crate) address: &'a [u8],
+}
+
+impl Facts<'_> {
+    /// Returns those of an object of which no more is known.
+    pub(crate) fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            role: Role::None,
+            policy: (0, 0),
+            peer: (None, 0),
+            own: 0,
+            theirs: 0,
+            context: 0,
+            limit: 0,
+            version: 0,
+            address: &[],
+        }
+    }
 }
 
 /// The row of an object. The drop frees it.
@@ -67,13 +89,15 @@ impl Row {
         let store = |at: usize, value| words.store(start + at, value, Ordering::Relaxed);
         (layout::SINCE..layout::ROW).step_by(8).for_each(|at| store(at, 0));
         store(layout::SINCE, now(ClockId::Monotonic));
-        store(layout::ROLE, facts.role);
+        let (policy, depth) = facts.policy;
+        store(layout::ROLE, facts.role as u64 | u64::from(policy) << 8 | u64::from(depth) << 32);
         let (pid, uid) = facts.peer;
         store(layout::PEER, u64::from(pid.unwrap_or(0)) | u64::from(uid) << 32);
         store(layout::OWN, facts.own);
         store(layout::THEIRS, facts.theirs);
         store(layout::CONTEXT, facts.context);
         store(layout::LIMIT, facts.limit);
+        store(layout::LINK_VERSION, facts.version.into());
         let address = &facts.address[..facts.address.len().min(ADDRESS_MOST)];
         store(layout::ADDRESS_LEN, address.len() as u64);
         for (at, bytes) in address.chunks(8).enumerate() {
@@ -81,7 +105,7 @@ impl Row {
             word[..bytes.len()].copy_from_slice(bytes);
             store(layout::ADDRESS + 8 * at, u64::from_ne_bytes(word));
         }
-        let stamp = facts.kind | number << 8;
+        let stamp = facts.kind as u64 | number << 8;
         words.store(start + layout::STAMP, stamp, Ordering::Release);
     }
 
@@ -137,29 +161,6 @@ impl Line {
     }
 }
 
-/// The ways in which a half waits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum State {
-    /// It polls.
-    Polling = layout::POLLING as isize,
-    /// It sleeps on a futex.
-    Parked = layout::PARKED as isize,
-    /// A thread sleeps on a descriptor for it.
-    Armed = layout::ARMED as isize,
-}
-
-/// The things that a half waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Awaited {
-    Message = layout::FOR_MESSAGE as isize,
-    /// Room in the ring, or in the slots of a topic.
-    Room = layout::FOR_ROOM as isize,
-    /// Memory of the pool, or the return of a loan.
-    Memory = layout::FOR_MEMORY as isize,
-    /// That the peer reads its socket.
-    Packets = layout::FOR_PACKETS as isize,
-}
-
 /// The line of a sender or a receiver: the counts of what has passed it, and its state.
 #[derive(Debug)]
 pub(crate) struct Half {
@@ -173,12 +174,15 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    /// As [`passed`](Self::passed). In a stream of messages (`is_hot`) it stores one count in [`STRIDE`].
+    /// As [`passed`](Self::passed). In a stream of messages (`is_hot`) it stores one count in [`STRIDE`]. Returns whether it has
+    /// stored this one.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, messages: u64, bytes: u64, is_hot: bool) {
-        if !is_hot || messages.wrapping_sub(self.stored) >= STRIDE {
+    pub(crate) fn pass(&mut self, messages: u64, bytes: u64, is_hot: bool) -> bool {
+        let is_due = !is_hot || messages.wrapping_sub(self.stored) >= STRIDE;
+        if is_due {
             self.passed(messages, bytes);
         }
+        is_due
     }
 
     /// Stores how many messages and bytes have passed.
@@ -210,18 +214,18 @@ impl Half {
     #[inline]
     pub(crate) fn run(&mut self) {
         if self.awaited.take().is_some() {
-            self.line.store(layout::STATE, layout::RUNNING);
+            self.line.store(layout::STATE, State::Running as u64);
         }
     }
 
     /// Stores that the half is dropped.
     pub(crate) fn leave(&mut self) {
         self.line.store(layout::STATE_SINCE, now(ClockId::MonotonicCoarse));
-        self.line.store(layout::STATE, layout::GONE);
+        self.line.store(layout::STATE, State::Gone as u64);
     }
 }
 
-fn now(clock: ClockId) -> u64 {
+pub(super) fn now(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

@@ -9,7 +9,7 @@ use crate::account::{Account, Charge, Resource};
 use crate::error::Result;
 use crate::handshake::exchange::{Ours, Theirs};
 use crate::handshake::owned_socket::Socket;
-use crate::handshake::packet::Hello;
+use crate::handshake::packet::{self, Hello};
 use crate::handshake::peer::Credentials;
 use crate::handshake::role::{Policy, Role};
 use crate::handshake::socket;
@@ -18,7 +18,7 @@ use crate::link::link::{Link, Returns, Terms};
 use crate::link::session::Session;
 use crate::pool::Pool;
 use crate::shm::Area;
-use crate::status::{self, Facts, Row};
+use crate::status::{self, Facts, Kind, Row};
 use crate::transport::connection::Connection;
 use crate::transport::options::Options;
 use crate::wake;
@@ -150,29 +150,31 @@ fn open_row(
         End::Accepting => socket::own_name(socket),
     };
     let role = match (ours.role, end) {
-        (Role::Publisher, _) => status::layout::PUBLISHES,
-        (Role::Subscriber(_), _) => status::layout::SUBSCRIBES,
-        (Role::Link, End::Accepting) => status::layout::ACCEPTED,
-        (Role::Link, End::Connecting) => status::layout::CONNECTED,
+        (Role::Publisher, _) => status::Role::Publishes,
+        (Role::Subscriber(_), _) => status::Role::Subscribes,
+        (Role::Link, End::Accepting) => status::Role::Accepted,
+        (Role::Link, End::Connecting) => status::Role::Connected,
     };
     let subscriber = [ours.role, theirs.hello.role].into_iter().find_map(|role| match role {
         Role::Subscriber(policy) => Some(policy),
         _ => None,
     });
     let policy = match subscriber {
-        Some(Policy::Every) => 1,
-        Some(Policy::Newest(depth)) => 2 | u64::from(depth) << 24,
-        Some(Policy::Latest) => 3,
-        None => 0,
+        Some(Policy::Every) => (1, 0),
+        Some(Policy::Newest(depth)) => (2, depth),
+        Some(Policy::Latest) => (3, 0),
+        None => (0, 0),
     };
     Row::open(&Facts {
-        kind: status::layout::LINK,
-        role: role | policy << 8,
+        kind: Kind::Link,
+        role,
+        policy,
         peer: (theirs.peer.pid(), theirs.peer.uid()),
         own,
         theirs: theirs.segment.inode(),
         context: pool.number(),
         limit: theirs.hello.loan_slots.min(pool.loan_limit().blocks).into(),
+        version: packet::VERSION,
         address: &address,
     })
 }

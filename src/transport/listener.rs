@@ -31,8 +31,8 @@ use crate::handshake::peer::Credentials;
 use crate::handshake::role::Service;
 use crate::handshake::{exchange, socket};
 use crate::shm::fork::Generation;
-use crate::status::layout::{ACCEPTED, END, LISTENER as LISTENER_ROW, PUBLISHES, REFUSED, SILENT};
-use crate::status::{Facts, Line, Row};
+use crate::status::layout::{END, REFUSED, SILENT};
+use crate::status::{Facts, Kind, Line, Role, Row};
 use crate::transport::allowance::Allowance;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
@@ -191,14 +191,13 @@ impl Listener {
         }
         let reserve = reserve_descriptor(&socket);
         let row = Row::open(&Facts {
-            kind: LISTENER_ROW,
             role: match service {
-                Service::Links => ACCEPTED,
-                Service::Broadcast(_) => PUBLISHES,
+                Service::Links => Role::Accepted,
+                Service::Broadcast(_) => Role::Publishes,
             },
             context: core.pool().number(),
             address: &socket::own_name(&socket),
-            ..Facts::default()
+            ..Facts::of(Kind::Listener)
         })?;
         let generation = Generation::current()?;
         Ok(Self {

@@ -4,9 +4,10 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use slipring::status::{Awaited, HalfSnapshot, Health, Kind, Role, State};
 
 use crate::failure::Failure;
-use crate::look::{Awaited, Doing, Half, Kind, Role, Scene, Side, Trust};
+use crate::look::{Scene, Side, Trust, address_of, sun_path};
 use crate::output::Output;
 
 /// The arguments of `slipring ls`.
@@ -31,6 +32,8 @@ pub(crate) struct Line {
     accepted: Option<u64>,
     refused: Option<u64>,
     subscribers: Option<usize>,
+    /// Of the wire format that both sides of a link speak.
+    version: Option<u64>,
     /// `confirmed` by both sides, `one-sided`, or `contradicted` by the kernel.
     trust: &'static str,
 }
@@ -84,8 +87,9 @@ impl Ls {
 /// Returns the lines of a scene, links once, in the order of addresses.
 pub(crate) fn lines(scene: &Scene, address: Option<&slipring::Address>) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
+    let address = address.map(sun_path);
     for (at, side) in scene.sides().iter().enumerate() {
-        if address.is_some_and(|address| !side.row.has_address(address)) {
+        if address.as_ref().is_some_and(|address| side.row.address != *address) {
             continue;
         }
         // A confirmed link is shown once: by the side that accepted or publishes.
@@ -114,7 +118,7 @@ fn line(scene: &Scene, side: &Side) -> Line {
         Kind::Topic => "topic",
         Kind::Link if is_subscription => "subscription",
         Kind::Link => "link",
-        Kind::Pool => "pool",
+        _ => "pool",
     };
     let peer = (row.kind == Kind::Link).then(|| match scene.other(side) {
         Some(other) => side_line(scene, other),
@@ -124,14 +128,15 @@ fn line(scene: &Scene, side: &Side) -> Line {
     let is_listener = row.kind == Kind::Listener;
     Line {
         kind,
-        address: row.address(),
+        address: address_of(row),
         process: Some(side_line(scene, side)),
         peer,
         age: scene.age(row.since),
         policy: policy(row.policy, row.depth),
-        accepted: is_listener.then_some(row.end[0]),
-        refused: is_listener.then_some(row.end[1].saturating_add(row.end[2])),
+        accepted: is_listener.then_some(row.accepted),
+        refused: is_listener.then_some(row.refused.saturating_add(row.silent)),
         subscribers,
+        version: (row.kind == Kind::Link).then_some(row.version),
         trust: match side.trust {
             Trust::Confirmed => "confirmed",
             Trust::OneSided => "one-sided",
@@ -180,10 +185,10 @@ fn unseen(scene: &Scene, side: &Side) -> SideLine {
         pid: scene.named_peer(side),
         uid: side.row.peer_uid,
         command: String::new(),
-        state: match side.row.end[0] {
-            0 => "not seen".into(),
-            1 => "has closed".into(),
-            2 => "has died".into(),
+        state: match side.row.health {
+            Health::Alive => "not seen".into(),
+            Health::HungUp => "has closed".into(),
+            Health::Dead => "has died".into(),
             _ => "broke off".into(),
         },
         since: None,
@@ -201,17 +206,17 @@ pub(crate) fn state(scene: &Scene, side: &Side) -> (String, Option<u64>) {
         return (halted.into(), None);
     }
     let row = &side.row;
-    let halves: &[&Half] = match row.role {
+    let halves: &[&HalfSnapshot] = match row.role {
         Role::Publishes => &[],
         _ if row.kind == Kind::Listener => &[],
         Role::Subscribes => &[&row.receiver],
         _ if row.kind == Kind::Topic => &[&row.sender],
         _ => &[&row.sender, &row.receiver],
     };
-    if row.kind == Kind::Link && row.end[0] != 0 {
-        let end = match row.end[0] {
-            1 => "the peer has closed",
-            2 => "the peer has died",
+    if row.kind == Kind::Link && row.health != Health::Alive {
+        let end = match row.health {
+            Health::HungUp => "the peer has closed",
+            Health::Dead => "the peer has died",
             _ => "failed",
         };
         return (end.into(), None);
@@ -220,30 +225,30 @@ pub(crate) fn state(scene: &Scene, side: &Side) -> (String, Option<u64>) {
     if let Some(half) = halves.iter().find(|half| half.awaited.is_some()) {
         return (waiting(half), Some(half.since));
     }
-    if !halves.is_empty() && halves.iter().all(|half| half.doing == Doing::Gone) {
+    if !halves.is_empty() && halves.iter().all(|half| half.state == State::Gone) {
         return ("gone".into(), halves.iter().map(|half| half.since).max());
     }
     (if halves.is_empty() { "–".into() } else { "running".into() }, None)
 }
 
 /// Returns how a half waits and for what.
-pub(crate) fn waiting(half: &Half) -> String {
-    let how = match half.doing {
-        Doing::Polling => "polls",
-        Doing::Armed => "armed",
+pub(crate) fn waiting(half: &HalfSnapshot) -> String {
+    let how = match half.state {
+        State::Polling => "polls",
+        State::Armed => "armed",
         _ => "parked",
     };
     format!("{how} for {}", awaited(half))
 }
 
 /// Returns the thing that a half waits for, in a word or two.
-pub(crate) fn awaited(half: &Half) -> &'static str {
+pub(crate) fn awaited(half: &HalfSnapshot) -> &'static str {
     match half.awaited {
         Some(Awaited::Message) => "message",
         Some(Awaited::Room) => "room",
         Some(Awaited::Memory) => "memory",
         Some(Awaited::Packets) => "its socket",
-        None => "nothing",
+        _ => "nothing",
     }
 }
 
@@ -265,14 +270,19 @@ impl fmt::Display for Age {
 
 impl fmt::Display for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<12} {:<20} {:>7}  {:<48} PEER", "KIND", "ADDRESS", "AGE", "PROCESS")
+        write!(
+            f,
+            "{:<12} {:<20} {:>7}  {:>3}  {:<48} PEER",
+            "KIND", "ADDRESS", "AGE", "VER", "PROCESS"
+        )
     }
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let age = self.age.map_or_else(String::new, |age| Age(age).to_string());
-        write!(f, "{:<12} {:<20} {age:>7}  ", self.kind, self.address)?;
+        let version = self.version.map_or_else(String::new, |version| version.to_string());
+        write!(f, "{:<12} {:<20} {age:>7}  {version:>3}  ", self.kind, self.address)?;
         let process = self.process.as_ref().map_or_else(String::new, ToString::to_string);
         let mut notes = Vec::new();
         notes.extend(self.accepted.map(|count| format!("accepted {count}")));

@@ -7,9 +7,10 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use slipring::status::Kind;
 
 use crate::failure::Failure;
-use crate::look::{Kind, Scene, Trust};
+use crate::look::{Scene, Trust, sun_path};
 use crate::ls::Age;
 use crate::output::Output;
 use crate::why::waits::{Wait, waits};
@@ -95,10 +96,9 @@ impl Why {
             });
         }
         let address: slipring::Address = self.whom.parse()?;
-        let sides = scene
-            .sides()
-            .iter()
-            .filter(|side| side.trust != Trust::Contradicted && side.row.has_address(&address));
+        let sides = scene.sides().iter().filter(|side| {
+            side.trust != Trust::Contradicted && side.row.address == sun_path(&address)
+        });
         let starts: BTreeSet<u32> =
             sides.filter(|side| side.row.kind != Kind::Pool).map(|side| side.pid).collect();
         if starts.is_empty() {

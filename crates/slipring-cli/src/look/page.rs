@@ -7,11 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
-use slipring::status::layout;
+use slipring::status::{self, MOST_BYTES, ROW_BYTES, Snapshot};
 
 use crate::look::descriptors::Descriptors;
 use crate::look::maps::Maps;
-use crate::look::row::Row;
 
 /// The mount and the device that all memfds of this machine lie on. No other file has both.
 #[derive(Debug, Clone, Copy)]
@@ -74,28 +73,20 @@ impl Page {
 
     /// Returns the process id in the head, if the page has this version.
     fn owner(&self) -> Option<u32> {
-        let mut head = [0; layout::ROW];
+        let mut head = [0; ROW_BYTES];
         self.file.read_exact_at(&mut head, 0).ok()?;
-        let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default());
-        let version = u64::from(layout::VERSION) | (layout::ROW as u64) << 32;
-        let fits = word(0) == layout::MAGIC && word(layout::HEAD_VERSION) == version;
-        fits.then(|| u32::try_from(word(layout::HEAD_PID)).ok()).flatten()
+        status::owner(&head)
     }
 
     /// Returns at most so many rows that are whole. A row that changes hands meanwhile is left out.
-    pub(crate) fn rows(&self, most: usize) -> io::Result<Vec<Row>> {
+    pub(crate) fn rows(&self, most: usize) -> io::Result<Vec<Snapshot>> {
         let (first, second) = (self.copy()?, self.copy()?);
-        let pairs = first.chunks_exact(layout::ROW).zip(second.chunks_exact(layout::ROW));
-        // The head and the spare row are no object's.
-        let whole = pairs
-            .skip(2)
-            .filter(|(first, second)| first[..layout::FACTS] == second[..layout::FACTS]);
-        Ok(whole.filter_map(|(_, row)| Row::read(row)).take(most).collect())
+        Ok(status::rows(&first, &second).take(most).collect())
     }
 
     fn copy(&self) -> io::Result<Vec<u8>> {
-        let most = (layout::MOST_ROWS + 1) * layout::ROW;
-        let len = usize::try_from(self.file.metadata()?.len()).unwrap_or(most).min(most);
+        let len = self.file.metadata()?.len();
+        let len = usize::try_from(len).unwrap_or(MOST_BYTES).min(MOST_BYTES);
         let mut bytes = vec![0; len];
         let mut done = 0;
         while done < len {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 
 use rustix::time::{ClockId, clock_gettime};
+use slipring::status::{Health, Kind, Role, Snapshot};
 
 use crate::failure::Failure;
 use crate::look::descriptors::Descriptors;
@@ -12,7 +13,6 @@ use crate::look::listening::Listening;
 use crate::look::maps::Maps;
 use crate::look::owner::Owner;
 use crate::look::page::{Memfds, Page};
-use crate::look::row::{Kind, Role, Row};
 
 /// The most rows of all processes together.
 const MOST_ROWS: usize = 1 << 17;
@@ -33,7 +33,7 @@ pub(crate) enum Trust {
 #[derive(Debug, Clone)]
 pub(crate) struct Side {
     pub(crate) pid: u32,
-    pub(crate) row: Row,
+    pub(crate) row: Snapshot,
     pub(crate) trust: Trust,
     /// Of a confirmed link: the index of the other side.
     pub(crate) other: Option<usize>,
@@ -118,7 +118,7 @@ impl Scene {
                     }
                     _ => Trust::Contradicted,
                 },
-                Kind::Link | Kind::Topic => Trust::Contradicted,
+                _ => Trust::Contradicted,
             };
             Side { pid, row, trust, other: None }
         }));
@@ -149,7 +149,7 @@ impl Scene {
                 (Kind::Link, Role::Subscribes) => drop(self.subscribers.insert(row.own, at)),
                 (Kind::Link, Role::Publishes) => {
                     self.publishing.insert((*pid, row.theirs), at);
-                    if row.end[0] == 0 {
+                    if row.health == Health::Alive {
                         *self.audiences.entry(place()).or_default() += 1;
                     }
                 }
@@ -207,7 +207,7 @@ impl Scene {
     }
 
     /// Returns the pool that a side lends from.
-    pub(crate) fn pool_of(&self, side: &Side) -> Option<&Row> {
+    pub(crate) fn pool_of(&self, side: &Side) -> Option<&Snapshot> {
         let at = *self.pools.get(&(side.pid, side.row.context))?;
         self.sides.get(at).map(|side| &side.row)
     }

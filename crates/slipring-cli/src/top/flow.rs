@@ -3,8 +3,9 @@
 use std::fmt;
 
 use serde::Serialize;
+use slipring::status::{HalfSnapshot, Health, Kind, Role, Snapshot};
 
-use crate::look::{Half, Kind, Role, Row, Scene, Side, Trust};
+use crate::look::{Scene, Side, Trust, address_of};
 use crate::ls::{self, Age};
 
 /// The identity of a flow, from one look to the next.
@@ -78,8 +79,8 @@ fn flow(scene: &Scene, side: &Side) -> Option<Flow> {
     }
 }
 
-fn of(scene: &Scene, side: &Side, other: Option<&Side>, half: &Half) -> Flow {
-    let row: &Row = &side.row;
+fn of(scene: &Scene, side: &Side, other: Option<&Side>, half: &HalfSnapshot) -> Flow {
+    let row: &Snapshot = &side.row;
     let is_link = row.kind == Kind::Link;
     let to = match other {
         Some(other) => Some(end(scene, other.pid)),
@@ -102,7 +103,7 @@ fn of(scene: &Scene, side: &Side, other: Option<&Side>, half: &Half) -> Flow {
             theirs: row.theirs,
             is_topic: row.kind == Kind::Topic,
         },
-        address: row.address(),
+        address: address_of(row),
         from: end(scene, side.pid),
         to,
         messages: half.messages,
@@ -127,7 +128,7 @@ fn told(scene: &Scene, side: &Side) -> (String, bool) {
         let age = scene.age(row.sender.since).unwrap_or(0.0);
         return (format!("{} {}", ls::awaited(&row.sender), Age(age)), true);
     }
-    if row.kind == Kind::Link && row.end[0] != 0 {
+    if row.kind == Kind::Link && row.health != Health::Alive {
         return (ls::state(scene, side).0, true);
     }
     (String::new(), false)

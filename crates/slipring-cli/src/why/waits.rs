@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use slipring::status::{Awaited, HalfSnapshot, Health, Kind, Role, Snapshot, State};
 
-use crate::look::{Awaited, Doing, Half, Kind, Role, Row, Scene, Side, Trust};
+use crate::look::{Scene, Side, Trust, address_of};
 use crate::quantity::Len;
 use crate::why::{Name, name};
 
@@ -70,7 +71,7 @@ pub(crate) fn waits(scene: &Scene) -> BTreeMap<u32, Vec<Wait>> {
         let is_halted = scene.owner(side.pid).is_some_and(|owner| owner.halted().is_some());
         let found = match side.row.kind {
             _ if is_halted || side.trust == Trust::Contradicted => Vec::new(),
-            Kind::Link if side.row.end[0] == 0 => of_link(scene, side),
+            Kind::Link if side.row.health == Health::Alive => of_link(scene, side),
             Kind::Topic => of_topic(scene, side).into_iter().collect(),
             _ => Vec::new(),
         };
@@ -86,14 +87,14 @@ fn of_link(scene: &Scene, side: &Side) -> Vec<Wait> {
         None => scene.named_peer(side).map(|pid| Name { pid, command: String::new() }),
     };
     let them = whom.as_ref().map_or_else(|| "its peer".into(), ToString::to_string);
-    let address = side.row.address();
-    let wait = |half: &Half, what: String, detail: String| Wait {
+    let address = address_of(&side.row);
+    let wait = |half: &HalfSnapshot, what: String, detail: String| Wait {
         waiter: side.pid,
         what,
         whom: whom.clone(),
         address: address.clone(),
         since: scene.age(half.since),
-        blocks: half.doing != Doing::Armed,
+        blocks: half.state != State::Armed,
         sends: half.awaited != Some(Awaited::Message),
         confirmed: other.is_some(),
         detail,
@@ -115,12 +116,12 @@ fn of_link(scene: &Scene, side: &Side) -> Vec<Wait> {
             let what = format!("waits for memory to send to {them} ({address})");
             waits.push(wait(sender, what, lent(scene, side)));
         }
-        Some(Awaited::Packets | Awaited::Message) | None => {}
+        _ => {}
     }
     // A receiver with a message to read is about to wake.
     let is_due = other.is_some_and(|other| unread(&other.row, &side.row) > 0);
     if receiver.awaited == Some(Awaited::Message) && !is_due {
-        let verb = if receiver.doing == Doing::Armed { "watches for" } else { "waits for" };
+        let verb = if receiver.state == State::Armed { "watches for" } else { "waits for" };
         let detail = other.map_or_else(String::new, |other| of_sender(scene, side, other));
         waits.push(wait(receiver, format!("{verb} a message from {them} ({address})"), detail));
     }
@@ -128,7 +129,7 @@ fn of_link(scene: &Scene, side: &Side) -> Vec<Wait> {
 }
 
 /// Returns the messages that one side has sent and the other one has not received.
-fn unread(sender: &Row, receiver: &Row) -> u64 {
+fn unread(sender: &Snapshot, receiver: &Snapshot) -> u64 {
     if sender.role == Role::Publishes {
         return 0;
     }
@@ -183,7 +184,7 @@ fn of_topic(scene: &Scene, topic: &Side) -> Option<Wait> {
         _ => None,
     };
     let them = whom.as_ref().map_or_else(|| "a subscriber".into(), ToString::to_string);
-    let address = topic.row.address();
+    let address = address_of(&topic.row);
     let detail = subscriber.map_or_else(String::new, |side| {
         let behind = half.messages.saturating_sub(side.row.receiver.messages);
         format!(": it is {behind} messages behind, in {} slots", topic.row.limit)
@@ -194,7 +195,7 @@ fn of_topic(scene: &Scene, topic: &Side) -> Option<Wait> {
         whom,
         address,
         since: scene.age(half.since),
-        blocks: half.doing != Doing::Armed,
+        blocks: half.state != State::Armed,
         sends: true,
         confirmed: subscriber.is_some(),
         detail,

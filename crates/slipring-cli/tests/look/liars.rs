@@ -5,10 +5,12 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use slipring::status::{NAME, layout};
+use slipring::status::{NAME, ROW_BYTES, owner};
+use slipring::{Address, Context};
 
 use crate::actor::{Actor, fresh_name};
 use crate::roles::{ready, stay};
@@ -56,23 +58,31 @@ pub fn play(role: &str, argument: &str) {
     stay();
 }
 
-/// Returns an honest head of this process.
+/// Returns an honest head of this process, which keeps no page.
 fn head() -> Vec<u8> {
-    let mut head = vec![0; layout::ROW];
-    let mut put = |at: usize, word: u64| head[at..at + 8].copy_from_slice(&word.to_ne_bytes());
-    put(0, layout::MAGIC);
-    put(layout::HEAD_VERSION, u64::from(layout::VERSION) | (layout::ROW as u64) << 32);
-    put(layout::HEAD_PID, std::process::id().into());
-    head
+    let context = Context::new().expect("a context");
+    let _listener = context.listen(Address::fresh()).expect("a listener");
+    let pid = std::process::id();
+    let mut pages = pages_of(pid).filter(|page| owner(page) == Some(pid));
+    let mut page = pages.next().expect("a page");
+    page.truncate(ROW_BYTES);
+    page
 }
 
 /// Returns the page of another process.
 fn copy_of(pid: u32) -> Vec<u8> {
+    pages_of(pid).next().expect("a page")
+}
+
+/// Returns what lies in the files of a process with the name of a page.
+fn pages_of(pid: u32) -> impl Iterator<Item = Vec<u8>> {
     let name = format!("/memfd:{NAME} (deleted)");
     let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("the same user").flatten();
-    let mut pages =
-        files.filter(|file| fs::read_link(file.path()).is_ok_and(|to| to.to_str() == Some(&name)));
-    fs::read(pages.next().expect("a page").path()).expect("readable")
+    let is_page = move |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|to| to.to_str() == Some(name.as_str()))
+    };
+    let pages = files.map(|file| file.path()).filter(is_page);
+    pages.map(|page| fs::read(page).expect("readable"))
 }
 
 #[test]
