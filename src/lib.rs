@@ -70,6 +70,7 @@
 //! | [`stats`] | counters |
 //! | [`tensor`] | element types, allocation with choices, BYTES elements, DLPack |
 //! | [`region`] | memory of other processes by name, and the guard against its truncation |
+//! | `metrics` | with this feature: metrics for OpenTelemetry |
 //! | `tokio` | with this feature: connections, listeners, and a byte stream that tasks await |
 //! | `cuda` | with this feature: tensors in the memory of a GPU |
 //! | `commit` | with this feature: buffers that a service maps once, and executions by id |
@@ -98,6 +99,7 @@
 //! | `mio` | connections and listeners as event sources |
 //! | `cuda` | tensors in GPU memory |
 //! | `commit` | committed buffers: a service maps its clients' memory once, and executes by id |
+//! | `metrics` | metrics for OpenTelemetry |
 //!
 //! [`Registry`]: region::Registry
 //! [`Lease`]: region::Lease
@@ -126,6 +128,8 @@ pub mod error;
 pub mod fuzzing;
 mod handshake;
 mod link;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod patience;
 mod pool;
 mod reactor;

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use slipring::options::Resource;
 
 /// Who may import whom: each module may import the ones before it that its line names. `lib.rs` may import all of them.
-const IMPORTS: [(&str, &[&str]); 22] = [
+const IMPORTS: [(&str, &[&str]); 23] = [
     ("error", &[]),
     ("sync", &[]),
     ("patience", &["error"]),
     ("shm", &["error", "sync"]),
     ("status", &["error", "sync", "shm"]),
+    ("metrics", &["status"]),
     ("account", &["error", "shm"]),
     ("ring", &["error", "sync", "shm"]),
     ("wake", &["error", "sync", "shm", "ring"]),

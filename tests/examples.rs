@@ -742,6 +742,42 @@ fn post(port: u16, body: &str) -> String {
     answer
 }
 
+#[cfg(all(feature = "metrics", feature = "tokio"))]
+#[test]
+fn the_page_of_metrics_tells_of_messages_that_go_on() {
+    use std::io::Write;
+
+    let example = Example::start("metrics", "--port 0");
+    example.says("/metrics");
+    let port = after(&example.said(), "http://127.0.0.1:");
+    let page = || {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200 OK"), "{answer}");
+        answer
+    };
+    let sent = || -> f64 {
+        let page = page();
+        let is_of = |line: &&str| {
+            line.starts_with("slipring_messages_total{")
+                && line.contains("slipring_role=\"connected\"")
+                && line.contains("network_io_direction=\"transmit\"")
+        };
+        let line = page.lines().find(is_of);
+        line.map_or(0.0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+    };
+    let deadline = soon();
+    let mut first = 0.0;
+    while first == 0.0 || sent() < first + 20.0 {
+        first = if first == 0.0 { sent() } else { first };
+        assert!(Instant::now() < deadline, "{}", page());
+    }
+    example.kill();
+}
+
 #[cfg(feature = "tokio")]
 #[test]
 fn http_and_grpc_go_over_slipring() {

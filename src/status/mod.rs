@@ -13,6 +13,8 @@
 //! 3. No decision of this process depends on the page. A write to it changes no more than what a tool shows.
 //! 4. An object without a row of its own writes to the spare row: the page then says less, and nothing else fails.
 
+#[cfg(feature = "metrics")]
+pub(crate) mod census;
 pub(crate) mod layout;
 mod page;
 mod row;

@@ -59,6 +59,41 @@ impl Page {
         Ok(made)
     }
 
+    /// Returns the page of this process, if there is one.
+    #[cfg(feature = "metrics")]
+    pub(super) fn existing() -> Option<Arc<Self>> {
+        let page = PAGE.get(Mutex::default, |_, _| ()).ok()?;
+        page.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// Returns a copy of all rows that have memory, behind the head.
+    #[cfg(feature = "metrics")]
+    pub(super) fn copy(&self) -> Option<Vec<u8>> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner).next;
+        self.copy_bytes(0, Self::start(rows))
+    }
+
+    /// Returns a copy of a row.
+    #[cfg(feature = "metrics")]
+    pub(super) fn copy_row(&self, index: u32) -> Option<Vec<u8>> {
+        self.copy_bytes(Self::start(index), ROW)
+    }
+
+    #[cfg(feature = "metrics")]
+    fn copy_bytes(&self, start: usize, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            match rustix::io::pread(&self.fd, &mut bytes[done..], (start + done) as u64) {
+                Ok(0) => return None,
+                Ok(read) => done += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(bytes)
+    }
+
     /// Makes a page of at most so many rows, the spare one included.
     pub(super) fn make(most: usize) -> Result<Self> {
         // Rows get memory as they come. No other mapping may be written, and none may shrink under the writer.

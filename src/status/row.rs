@@ -5,7 +5,11 @@ use std::sync::Arc;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Result;
+#[cfg(feature = "metrics")]
+use crate::shm::PeerMapping;
 use crate::shm::{MappedRing, OwnRing, OwnWords};
+#[cfg(feature = "metrics")]
+use crate::status::census;
 use crate::status::layout::{self, ADDRESS_MOST};
 use crate::status::page::Page;
 use crate::status::words::{Awaited, Kind, Role, State};
@@ -78,6 +82,12 @@ impl Row {
             number,
         };
         if !Page::is_spare(index) {
+            #[cfg(feature = "metrics")]
+            census::admit(
+                facts.kind,
+                facts.role,
+                &facts.address[..facts.address.len().min(ADDRESS_MOST)],
+            );
             row.fill(number, facts);
         }
         Ok(Arc::new(row))
@@ -115,6 +125,15 @@ impl Row {
         self.number
     }
 
+    /// Lets `metrics` read the word of the peer that tells its position in the ring of this side, of so many bytes, or in a
+    /// topic.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn follow(&self, peer: &PeerMapping, offset: usize, capacity: u64) {
+        if !Page::is_spare(self.index) {
+            census::follow(self.index, peer, offset, capacity);
+        }
+    }
+
     /// Returns the line at an offset in the row.
     pub(crate) fn line(self: &Arc<Self>, at: usize) -> Line {
         let words = self.page.words().ring(Page::start(self.index) + at, LINE);
@@ -133,7 +152,11 @@ impl Drop for Row {
         if self.page.generation().is_current() {
             if !Page::is_spare(self.index) {
                 let stamp = Page::start(self.index) + layout::STAMP;
-                self.page.words().store(stamp, 0, Ordering::Relaxed);
+                let clear = || self.page.words().store(stamp, 0, Ordering::Relaxed);
+                #[cfg(feature = "metrics")]
+                census::end(&self.page, self.index, clear);
+                #[cfg(not(feature = "metrics"))]
+                clear();
             }
             self.page.give_back(self.index);
         }

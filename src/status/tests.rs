@@ -2,6 +2,7 @@ use std::os::unix::fs::FileExt;
 
 use super::layout::{self, ROW};
 use super::page::Page;
+use super::snapshot::Snapshot;
 use super::{Awaited, Facts, Kind, Role, Row, State};
 
 /// Returns the words of a row, as a tool reads them.
@@ -87,6 +88,45 @@ fn a_half_says_what_it_waits_for_and_since_when() {
     assert_eq!(state().2, 20);
     half.leave();
     assert_eq!(state().0, State::Gone as u64);
+}
+
+/// Returns a row as a tool reads it, with one word of it changed.
+fn read(row: &Row, at: usize, word: u64) -> Option<Snapshot> {
+    let mut told = words(row.number()).unwrap();
+    told[at / 8] = word;
+    let bytes: Vec<u8> = told.into_iter().flat_map(u64::to_ne_bytes).collect();
+    Snapshot::read(&bytes)
+}
+
+#[test]
+fn a_row_with_a_word_that_cannot_be_is_none() {
+    let policy = (2, 5);
+    let facts = Facts { role: Role::Subscribes, policy, version: 1, ..Facts::of(Kind::Topic) };
+    let row = Row::open(&facts).unwrap();
+    let honest = read(&row, layout::OWN, 12).unwrap();
+    assert_eq!((honest.kind, honest.role, honest.own), (Kind::Topic, Role::Subscribes, 12));
+    assert_eq!((honest.policy, honest.depth, honest.version), (2, 5, 1));
+    let state = layout::SENDER + layout::STATE;
+    let waits = |awaited: u64| State::Parked as u64 | awaited << 8;
+    assert_eq!(read(&row, state, waits(2)).unwrap().sender.awaited, Some(Awaited::Room));
+    for (at, word) in [
+        (layout::STAMP, 0),
+        (layout::STAMP, 5),
+        (layout::ROLE, 5),
+        (layout::ADDRESS_LEN, 113),
+        (layout::ADDRESS_LEN, u64::MAX),
+        (state, 5),
+        (state, waits(0)),
+        (state, waits(5)),
+    ] {
+        assert!(read(&row, at, word).is_none(), "{at}: {word}");
+    }
+    let link = Kind::Link as u64;
+    let mut told = words(row.number()).unwrap();
+    (told[0], told[layout::END / 8]) = (link, 4);
+    let bytes: Vec<u8> = told.into_iter().flat_map(u64::to_ne_bytes).collect();
+    assert!(Snapshot::read(&bytes).is_none());
+    assert!(Snapshot::read(&bytes[..511]).is_none());
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use crate::account::{Account, Charge, Resource};
 use crate::error::Result;
 use crate::handshake::exchange::{Ours, Theirs};
+#[cfg(feature = "metrics")]
+use crate::handshake::layout;
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::{self, Hello};
 use crate::handshake::peer::Credentials;
@@ -111,6 +113,8 @@ pub(super) fn establish(
     let peer = theirs.segment.mapping().clone();
     peer.count(charges.ring);
     let row = open_row((&socket, end), env.pool(), (&hello, &theirs), inode)?;
+    #[cfg(feature = "metrics")]
+    row.follow(&peer, layout::POSITION, hello.ring_capacity);
     let returns = Returns::new((mapping.clone(), peer.clone()), &theirs.peer, row.clone());
     let borrower = env.pool().open(Arc::new(returns), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();

@@ -48,6 +48,11 @@ fn a_stopped_reader_is_named_with_the_remedy() {
     slipring_tells(&["why", &w.to_string()], &told);
     slipring_tells(&["why", &r.to_string()], &told);
     slipring_tells(&["ls", &name], &["parked for room".into(), "stopped (T)".into()]);
+    let json = slipring(&["ls", &name, "--json"]).0;
+    let lines: Vec<serde_json::Value> =
+        json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let link = lines.iter().find(|line| line["kind"] == "link").expect("a link");
+    assert_eq!(link["version"], 1, "{json}");
 }
 
 #[test]
