@@ -88,9 +88,13 @@ fn counts_of_streams_are_exact_at_the_end_and_never_fall() {
     let (mut total, mut last) = (0, 0.0);
     for messages in ROUNDS {
         let (mut near, mut far) = pair(&name, Options::default);
-        for _ in 0..messages {
+        for index in 0..messages {
             near.send(&[7; 100]).unwrap();
             assert_eq!(far.recv().unwrap().unwrap().len(), 100);
+            // A receiver that finds nothing tells its position, and is hot after many bytes.
+            if index + 7 < messages {
+                assert!(far.receiver().try_recv().is_err());
+            }
             total += 1;
             if total % 500 == 0 {
                 let now = sent(&reader.read(), &name);
@@ -108,6 +112,25 @@ fn counts_of_streams_are_exact_at_the_end_and_never_fall() {
         last = sent;
         let bytes = page.at(&name).of("slipring_io_bytes_total", &[("slipring_role", "connected")]);
         assert_eq!(bytes, 100.0 * total as f64, "{page}");
+    }
+}
+
+/// Hot subscribers make their publisher store one count in sixteen.
+#[test]
+fn counts_of_a_topic_are_exact_at_the_end() {
+    let reader = Reader::new();
+    let context = Context::new().unwrap();
+    for messages in [3001, 3004, 3007] {
+        let name = unique_name();
+        let mut topic = context.publish(&name, PublishOptions::default()).unwrap();
+        let mut subscriber = context.subscribe(&name, SubscribeOptions::every()).unwrap();
+        for _ in 0..messages {
+            topic.send(b"message").unwrap();
+            assert_eq!(subscriber.recv().unwrap().unwrap().missed(), 0);
+        }
+        drop((topic, subscriber));
+        let (page, messages) = (reader.read(), f64::from(messages));
+        assert_eq!((sent(&page, &name), received(&page, &name)), (messages, messages), "{page}");
     }
 }
 
