@@ -30,8 +30,7 @@ async fn main() -> Result<()> {
         }
     }
     let registry = Registry::new();
-    let exporter = opentelemetry_prometheus::exporter().without_scope_info().without_target_info();
-    let exporter = exporter.with_registry(registry.clone()).build()?;
+    let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone()).build()?;
     let provider = SdkMeterProvider::builder().with_reader(exporter).build();
     slipring::metrics::observe(&provider.meter("slipring"));
 
