@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 
 use opentelemetry::KeyValue;
+use opentelemetry::metrics::{AsyncInstrument, Meter};
 
 use crate::metrics::series::{DIRECTION, RECEIVE, TRANSMIT, address, place};
-use crate::status::census::{Live, Look};
+use crate::status::census::{self, Live, Look};
 use crate::status::{Awaited, Health, Kind, Role, Snapshot};
 
 /// An instrument of what exists now.
 pub(super) struct Gauge {
-    pub(super) name: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) description: &'static str,
+    name: &'static str,
+    unit: &'static str,
+    description: &'static str,
     /// Returns the value of objects with the same attributes.
     join: fn(u64, u64) -> u64,
     /// Tells the values of all objects.
@@ -100,8 +101,8 @@ pub(super) const LEVELS: &[Gauge] = &[
     },
 ];
 
-/// Gauges, whose objects with the same attributes show the most.
-pub(super) const MOSTS: &[Gauge] = &[Gauge {
+/// The gauge of lags.
+pub(super) const LAG: &Gauge = &Gauge {
     name: "slipring.subscriber.lag",
     unit: "{message}",
     description: "Messages that a subscriber has yet to read",
@@ -118,10 +119,10 @@ pub(super) const MOSTS: &[Gauge] = &[Gauge {
             }
         }
     },
-}];
+};
 
 /// The gauge of waits, in nanoseconds.
-pub(super) const WAIT: Gauge = Gauge {
+pub(super) const WAIT: &Gauge = &Gauge {
     name: "slipring.wait.duration",
     unit: "s",
     description: "Time that a half has waited so far",
@@ -147,8 +148,41 @@ pub(super) const WAIT: Gauge = Gauge {
 };
 
 impl Gauge {
+    /// Makes an up-down counter of it.
+    pub(super) fn make_level(&'static self, meter: &Meter) {
+        let level = meter.i64_observable_up_down_counter(self.name).with_unit(self.unit);
+        let callback = |instrument: &dyn AsyncInstrument<i64>| {
+            for (attributes, value) in self.values(&census::look()) {
+                instrument.observe(value.cast_signed(), &attributes);
+            }
+        };
+        level.with_description(self.description).with_callback(callback).build();
+    }
+
+    /// Makes a gauge of it.
+    pub(super) fn make_gauge(&'static self, meter: &Meter) {
+        let gauge = meter.u64_observable_gauge(self.name).with_unit(self.unit);
+        let callback = |instrument: &dyn AsyncInstrument<u64>| {
+            for (attributes, value) in self.values(&census::look()) {
+                instrument.observe(value, &attributes);
+            }
+        };
+        gauge.with_description(self.description).with_callback(callback).build();
+    }
+
+    /// Makes a gauge of seconds of it, whose values are nanoseconds.
+    pub(super) fn make_gauge_of_seconds(&'static self, meter: &Meter) {
+        let gauge = meter.f64_observable_gauge(self.name).with_unit(self.unit);
+        let callback = |instrument: &dyn AsyncInstrument<f64>| {
+            for (attributes, value) in self.values(&census::look()) {
+                instrument.observe(value as f64 * 1e-9, &attributes);
+            }
+        };
+        gauge.with_description(self.description).with_callback(callback).build();
+    }
+
     /// Returns its series, and the value of each.
-    pub(super) fn values(&self, look: &Look) -> impl Iterator<Item = (Vec<KeyValue>, u64)> {
+    fn values(&self, look: &Look) -> impl Iterator<Item = (Vec<KeyValue>, u64)> {
         let mut values: BTreeMap<Series, u64> = BTreeMap::new();
         (self.tell)(look, &mut |series, value| {
             values.entry(series).and_modify(|now| *now = (self.join)(*now, value)).or_insert(value);

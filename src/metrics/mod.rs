@@ -56,9 +56,8 @@ mod series;
 
 use opentelemetry::metrics::Meter;
 
-use crate::metrics::gauges::{LEVELS, MOSTS, WAIT};
+use crate::metrics::gauges::{LAG, LEVELS, WAIT};
 use crate::metrics::series::COUNTERS;
-use crate::status::census::look;
 
 /// Makes the instruments of this process with a meter. They live as long as the meter's provider.
 ///
@@ -73,51 +72,8 @@ use crate::status::census::look;
 /// slipring::metrics::observe(&opentelemetry::global::meter("slipring"));
 /// ```
 pub fn observe(meter: &Meter) {
-    for counter in COUNTERS {
-        meter
-            .u64_observable_counter(counter.name)
-            .with_unit(counter.unit)
-            .with_description(counter.description)
-            .with_callback(move |instrument| {
-                let look = look();
-                for (attributes, value) in counter.values(&look) {
-                    instrument.observe(value, &attributes);
-                }
-            })
-            .build();
-    }
-    for level in LEVELS {
-        meter
-            .i64_observable_up_down_counter(level.name)
-            .with_unit(level.unit)
-            .with_description(level.description)
-            .with_callback(move |instrument| {
-                for (attributes, value) in level.values(&look()) {
-                    instrument.observe(value.cast_signed(), &attributes);
-                }
-            })
-            .build();
-    }
-    for most in MOSTS {
-        meter
-            .u64_observable_gauge(most.name)
-            .with_unit(most.unit)
-            .with_description(most.description)
-            .with_callback(move |instrument| {
-                for (attributes, value) in most.values(&look()) {
-                    instrument.observe(value, &attributes);
-                }
-            })
-            .build();
-    }
-    meter
-        .f64_observable_gauge(WAIT.name)
-        .with_unit(WAIT.unit)
-        .with_description(WAIT.description)
-        .with_callback(move |instrument| {
-            for (attributes, nanoseconds) in WAIT.values(&look()) {
-                instrument.observe(nanoseconds as f64 * 1e-9, &attributes);
-            }
-        })
-        .build();
+    COUNTERS.iter().for_each(|counter| counter.make(meter));
+    LEVELS.iter().for_each(|level| level.make_level(meter));
+    LAG.make_gauge(meter);
+    WAIT.make_gauge_of_seconds(meter);
 }

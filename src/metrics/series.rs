@@ -1,8 +1,9 @@
 //! The counters, and the attributes of all series.
 
 use opentelemetry::KeyValue;
+use opentelemetry::metrics::{AsyncInstrument, Meter};
 
-use crate::status::census::{Count, Key, Look};
+use crate::status::census::{self, Count, Key, Look};
 use crate::status::{Kind, Role};
 
 /// The address of all beyond those that are told apart.
@@ -16,9 +17,9 @@ const OUTCOME: &str = "slipring.outcome";
 
 /// A counter, and what it counts, each with an attribute.
 pub(super) struct Counter {
-    pub(super) name: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) description: &'static str,
+    name: &'static str,
+    unit: &'static str,
+    description: &'static str,
     series: &'static [(Count, Option<(&'static str, &'static str)>)],
 }
 
@@ -94,8 +95,20 @@ pub(super) const COUNTERS: &[Counter] = &[
 ];
 
 impl Counter {
+    /// Makes its instrument.
+    pub(super) fn make(&'static self, meter: &Meter) {
+        let counter = meter.u64_observable_counter(self.name).with_unit(self.unit);
+        let counter = counter.with_description(self.description);
+        let callback = |instrument: &dyn AsyncInstrument<u64>| {
+            for (attributes, value) in self.values(&census::look()) {
+                instrument.observe(value, &attributes);
+            }
+        };
+        counter.with_callback(callback).build();
+    }
+
     /// Returns its series, and the value of each.
-    pub(super) fn values(&self, look: &Look) -> impl Iterator<Item = (Vec<KeyValue>, u64)> {
+    fn values(&self, look: &Look) -> impl Iterator<Item = (Vec<KeyValue>, u64)> {
         look.counts.iter().flat_map(|(key, counts)| {
             let own = self.series.iter().filter(|(count, _)| has(key, *count));
             own.map(|(count, attribute)| {
