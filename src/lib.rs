@@ -100,6 +100,7 @@
 //! | `cuda` | tensors in GPU memory |
 //! | `commit` | committed buffers: a service maps its clients' memory once, and executes by id |
 //! | `metrics` | metrics for OpenTelemetry |
+//! | `traces` | OpenTelemetry: spans of calls, whose ids travel to the peer in metadata |
 //!
 //! [`Registry`]: region::Registry
 //! [`Lease`]: region::Lease
@@ -148,6 +149,8 @@ mod wake;
 #[doc(hidden)]
 pub mod seam {
     pub use crate::bounds::{Bound, bounds};
+    #[cfg(feature = "traces")]
+    pub use crate::channel::remote_context;
     pub use crate::channel::{ExtensionSlot, LentRange};
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;

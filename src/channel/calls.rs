@@ -14,7 +14,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::channel::message::RequestId;
-use crate::error::{ErrorKind, Fault, Result};
+use crate::channel::spans::{CallSpan, CallSpans};
+use crate::error::{Error, ErrorKind, Fault, Result};
 
 /// The most requests whose responses are wanted at a time, and the most ids of abandoned ones. A peer that never answers
 /// makes this side remember no more than these.
@@ -35,6 +36,8 @@ pub(crate) struct Calls {
     last_forgotten: u64,
     /// Requests whose response lies in the backlog.
     answered: HashSet<u64>,
+    /// The spans of requests whose response or error has not gone to the caller.
+    spans: CallSpans,
 }
 
 impl Calls {
@@ -53,6 +56,16 @@ impl Calls {
         Ok(RequestId(self.last))
     }
 
+    /// Keeps the span of a request until the call ends.
+    pub(crate) fn trace(&mut self, id: RequestId, span: CallSpan) {
+        self.spans.insert(id, span);
+    }
+
+    /// Ends the span of a request to which no response comes any more.
+    pub(crate) fn fail(&mut self, id: RequestId, error: &Error) {
+        self.spans.end(id, Some(error));
+    }
+
     /// Forgets a request that was not sent.
     pub(crate) fn unmake(&mut self, id: RequestId) {
         self.made.remove(&id.0);
@@ -63,6 +76,7 @@ impl Calls {
         if !self.made.remove(&id.0) {
             return;
         }
+        self.spans.abandon(id);
         self.abandoned.insert(id.0);
         if self.abandoned.len() > LIMIT
             && let Some(oldest) = self.abandoned.pop_first()
@@ -99,6 +113,7 @@ impl Calls {
     /// Forgets a request whose response went to the caller.
     pub(crate) fn finish(&mut self, id: RequestId) {
         self.answered.remove(&id.0);
+        self.spans.end(id, None);
     }
 }
 

@@ -28,8 +28,15 @@ pub(crate) mod pipeline;
 pub(crate) mod readiness;
 pub(crate) mod segment_cache;
 pub(crate) mod sender;
+#[cfg(feature = "traces")]
+pub(crate) mod spans;
+#[cfg(not(feature = "traces"))]
+#[path = "spans/off.rs"]
+pub(crate) mod spans;
 pub(crate) mod stats;
 pub(crate) mod token;
+#[cfg(feature = "traces")]
+pub(crate) mod trace_context;
 
 pub use attachment::LentRange;
 pub(crate) use attachment::{Attachment, Claims, SINGLE, SINGLE_LENS};
@@ -46,5 +53,8 @@ pub(crate) use readiness::Watch;
 pub use sender::Sender;
 pub(crate) use sender::attachments::OutgoingAttachment;
 pub use sender::reservation::{Batch, Reservation};
+pub(crate) use spans::{CallSpan, HandlerSpan};
 pub use stats::HalfStats;
 pub use token::Token;
+#[cfg(feature = "traces")]
+pub use trace_context::remote_context;

@@ -264,8 +264,12 @@ impl Sender {
     }
 
     /// Sends a request and does not wait.
-    pub(crate) fn try_request(&mut self, id: RequestId, body: &[u8]) -> Result<(), TrySendError> {
-        let envelope = Envelope::new(Kind::Request).of(id);
+    pub(crate) fn try_request(
+        &mut self,
+        id: RequestId,
+        (body, metadata): (&[u8], &Metadata),
+    ) -> Result<(), TrySendError> {
+        let envelope = Envelope::new(Kind::Request).of(id).with(metadata);
         self.put(envelope, body, SendPatience::None)
     }
 

@@ -468,7 +468,7 @@ impl ActiveLink {
         };
         self.interest.insert_call(id, callback);
         let (payload, body) = match request {
-            Content::Bytes(body) => (Payload::Request(id), body),
+            Content::Bytes(body, metadata) => (Payload::Request(id, metadata), body),
             Content::Tensors(tensors) => (Payload::TensorRequest(id, tensors), Vec::new()),
         };
         let mut payload = Some(payload);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::broadcast::{Feed, Sample, Subscriber};
-use crate::channel::{Copied, MessageKind, Receiver};
+use crate::channel::{CallSpan, Copied, MessageKind, Metadata, Receiver};
 use crate::error::{Error, ErrorKind, Result, contain};
 use crate::link::LinkSocket;
 use crate::reactor::link::Link;
@@ -25,10 +25,25 @@ pub(super) type TokenFn = Box<dyn FnMut(&Link) + Send>;
 pub(super) type SampleFn = Box<dyn FnMut(Result<Option<Sample<'_>>>) -> ControlFlow<()> + Send>;
 pub(super) type AcceptFn = Box<dyn FnMut(Result<Connection>) -> ControlFlow<()> + Send>;
 
-/// A request of a call, or its response.
+/// A request of a call, or its response. Bytes have their metadata beside them.
 pub(super) enum Content {
-    Bytes(Vec<u8>),
+    Bytes(Vec<u8>, Metadata),
     Tensors(TensorSet),
+}
+
+impl Content {
+    /// Has a request carry the span of its call.
+    pub(super) fn carry(&mut self, span: &mut CallSpan) {
+        let metadata = match self {
+            Self::Bytes(_, metadata) => &*metadata,
+            Self::Tensors(tensors) => tensors.metadata(),
+        };
+        match (span.carry(metadata), self) {
+            (Some(carried), Self::Bytes(_, metadata)) => *metadata = carried,
+            (Some(carried), Self::Tensors(tensors)) => tensors.set_metadata(carried),
+            (None, _) => {}
+        }
+    }
 }
 
 /// The response to a call.
@@ -49,7 +64,7 @@ impl Response {
     /// [`ErrorKind::OtherKind`]: the response has tensors.
     pub(super) fn into_bytes(self) -> Result<Vec<u8>> {
         match self.content {
-            Content::Bytes(bytes) => Ok(bytes),
+            Content::Bytes(bytes, _) => Ok(bytes),
             Content::Tensors(_) => Err(self.kind.other_kind().into()),
         }
     }
@@ -62,7 +77,7 @@ impl Response {
     pub(super) fn into_tensors(self) -> Result<TensorSet> {
         match self.content {
             Content::Tensors(tensors) => Ok(tensors),
-            Content::Bytes(_) => Err(self.kind.other_kind().into()),
+            Content::Bytes(..) => Err(self.kind.other_kind().into()),
         }
     }
 }

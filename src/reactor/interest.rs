@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::channel::{Copied, MessageKind, RequestId, SLICE};
+use crate::channel::{Copied, HandlerSpan, MessageKind, Metadata, RequestId, SLICE};
 use crate::error::{ErrorKind, Result, contain};
 use crate::reactor::command::{
     CallFn, ClosedFn, Command, Content, LongFn, MessageFn, ReadFn, Response, TensorRequestFn,
@@ -140,7 +140,12 @@ impl InterestSet {
     pub(super) fn offer(&mut self, link: &Link, message: Message<'_>) -> Offered {
         match &mut self.message {
             _ if matches!(message.kind(), MessageKind::Response(_)) => Offered::Taken,
-            Some(callback) => Offered::of(contain(|| callback(link, message))),
+            Some(callback) => {
+                let span = HandlerSpan::begin(message.kind(), message.metadata());
+                let ran = contain(|| callback(link, message));
+                span.end(ran);
+                Offered::of(ran)
+            }
             None => Offered::Unwanted,
         }
     }
@@ -155,7 +160,9 @@ impl InterestSet {
         let ran = match kind {
             MessageKind::Response(id) => match self.calls.remove(&id) {
                 Some(call) => {
-                    let response = copy.map(|(body, _)| Response::new(kind, Content::Bytes(body)));
+                    let response = copy.map(|(body, _)| {
+                        Response::new(kind, Content::Bytes(body, Metadata::new()))
+                    });
                     contain(|| call(link, response))
                 }
                 None => Some(()),
@@ -190,7 +197,10 @@ impl InterestSet {
                 None => contain(|| drop(tensors)),
             },
             (MessageKind::TensorRequest(id), _, Some(callback)) => {
-                contain(|| callback(link, TensorRequest { id, tensors }))
+                let span = HandlerSpan::begin(kind, tensors.metadata());
+                let ran = contain(|| callback(link, TensorRequest { id, tensors }));
+                span.end(ran);
+                ran
             }
             (MessageKind::Tensors, Some(callback), _) => contain(|| callback(link, tensors)),
             _ => return Err(tensors),

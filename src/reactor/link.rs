@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::channel::{Copied, HalfStats, MessageKind, RequestId, Sender, Token};
+use crate::channel::{
+    CallSpan, Copied, HalfStats, MessageKind, Metadata, RequestId, Sender, Token,
+};
 use crate::error::{Error, ErrorKind, Result, TrySendError, contain};
 use crate::handshake::{Peer, UntrustedFd};
 use crate::reactor::command::{CallFn, Command, Content, Response, TokenFn, WriteFn};
@@ -199,9 +201,8 @@ impl Link {
         request: impl Into<Vec<u8>>,
         callback: impl FnOnce(&Link, Result<Vec<u8>>) + Send + 'static,
     ) {
-        self.call(Content::Bytes(request.into()), move |link, response| {
-            callback(link, response.and_then(Response::into_bytes));
-        });
+        let request = Content::Bytes(request.into(), Metadata::new());
+        self.call(request, Response::into_bytes, callback);
     }
 
     /// Makes a request with tensors, and hands the response with tensors to `callback`. While the request waits for room it
@@ -240,17 +241,23 @@ impl Link {
         request: TensorSet,
         callback: impl FnOnce(&Link, Result<TensorSet>) + Send + 'static,
     ) {
-        self.call(Content::Tensors(request), move |link, response| {
-            callback(link, response.and_then(Response::into_tensors));
-        });
+        self.call(Content::Tensors(request), Response::into_tensors, callback);
     }
 
-    fn call(
+    fn call<T: 'static>(
         &self,
-        request: Content,
-        callback: impl FnOnce(&Link, Result<Response>) + Send + 'static,
+        mut request: Content,
+        open: fn(Response) -> Result<T>,
+        callback: impl FnOnce(&Link, Result<T>) + Send + 'static,
     ) {
-        self.post(Command::Call(self.clone(), request, Box::new(callback)));
+        let mut span = CallSpan::begin(|| self.writes().link());
+        request.carry(&mut span);
+        let answered = move |link: &Link, response: Result<Response>| {
+            let response = response.and_then(open);
+            span.end(&response);
+            callback(link, response);
+        };
+        self.post(Command::Call(self.clone(), request, Box::new(answered)));
     }
 
     /// Sends a message if there is room and no write waits. This is the cheapest way to send.

@@ -1,11 +1,13 @@
 //! The sending half of a link, and the writes that wait for room.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::account::{Charge, Resource};
-use crate::channel::{HalfStats, RequestId, Sender, Token};
+use crate::channel::{HalfStats, Metadata, RequestId, Sender, Token};
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::handshake::UntrustedFd;
+use crate::link::link::Link;
 use crate::tensor::{self, TensorSet};
 
 /// The bytes that a write that waits counts besides its body.
@@ -18,7 +20,7 @@ const STEP: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) enum Payload<'a> {
     Message,
-    Request(RequestId),
+    Request(RequestId, Metadata),
     Response(RequestId),
     Trigger(Token),
     Tensor(Box<tensor::Outgoing<'a>>),
@@ -32,7 +34,7 @@ impl Payload<'_> {
     fn into_owned(self) -> Payload<'static> {
         match self {
             Self::Message => Payload::Message,
-            Self::Request(id) => Payload::Request(id),
+            Self::Request(id, metadata) => Payload::Request(id, metadata),
             Self::Response(id) => Payload::Response(id),
             Self::Trigger(token) => Payload::Trigger(token),
             Self::Tensor(tensor) => Payload::Tensor(Box::new(tensor.into_owned())),
@@ -49,7 +51,8 @@ impl Payload<'_> {
             Self::Tensors(tensors)
             | Self::TensorRequest(_, tensors)
             | Self::TensorResponse(_, tensors) => tensors.private_len(),
-            Self::Message | Self::Request(_) | Self::Response(_) | Self::Trigger(_) => 0,
+            Self::Request(_, metadata) => metadata.section().len(),
+            Self::Message | Self::Response(_) | Self::Trigger(_) => 0,
         }
     }
 
@@ -60,7 +63,7 @@ impl Payload<'_> {
             Self::Tensors(tensors)
             | Self::TensorRequest(_, tensors)
             | Self::TensorResponse(_, tensors) => tensors.pool_len(),
-            Self::Message | Self::Request(_) | Self::Response(_) | Self::Trigger(_) => 0,
+            Self::Message | Self::Request(..) | Self::Response(_) | Self::Trigger(_) => 0,
         }
     }
 
@@ -68,12 +71,14 @@ impl Payload<'_> {
     fn try_send(&mut self, sender: &mut Sender, body: &[u8]) -> Result<(), TrySendError> {
         match self {
             Self::Message => sender.try_send(body),
-            Self::Request(id) => sender.try_request(*id, body),
+            Self::Request(id, metadata) => sender.try_request(*id, (body, metadata)),
             Self::Response(id) => sender.try_respond(*id, body),
             Self::Trigger(token) => sender.try_trigger(*token),
             Self::Tensor(tensor) => sender.try_put_tensor(tensor),
             Self::Tensors(tensors) => sender.try_send_tensors(tensors),
-            Self::TensorRequest(id, tensors) => sender.try_request_tensors(*id, tensors),
+            Self::TensorRequest(id, tensors) => {
+                sender.try_request_tensors(*id, (tensors, tensors.metadata()))
+            }
             Self::TensorResponse(id, tensors) => sender.try_respond_tensors(*id, tensors),
         }
     }
@@ -94,7 +99,7 @@ impl<D> Write<D> {
     /// Returns the request that the write sends, if it sends one.
     pub(super) fn request(&self) -> Option<RequestId> {
         match self.payload {
-            Payload::Request(id) | Payload::TensorRequest(id, _) => Some(id),
+            Payload::Request(id, _) | Payload::TensorRequest(id, _) => Some(id),
             _ => None,
         }
     }
@@ -228,6 +233,11 @@ impl<D> WriteQueue<D> {
             self.charge.clear();
         }
         Some((write, result))
+    }
+
+    /// Returns the link, until its end.
+    pub(super) fn link(&self) -> Option<Arc<Link>> {
+        self.sender.as_ref().map(|sender| sender.session().link.clone())
     }
 
     /// As [`Sender::take_descriptors`].

@@ -301,6 +301,17 @@ impl Sender {
         tensors: &TensorSet,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
+        self.put_tensors_with(envelope, tensors, tensors.metadata(), patience)
+    }
+
+    /// Sends tensors with other metadata than the set's.
+    pub(super) fn put_tensors_with(
+        &mut self,
+        envelope: Envelope<'_>,
+        tensors: &TensorSet,
+        metadata: &Metadata,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
         let count = tensors.len();
         if count > TENSORS {
             return Err(Error::from(TensorFault::Count { count, expected: TENSORS }).into());
@@ -309,7 +320,7 @@ impl Sender {
         for (name, tensor) in tensors.iter() {
             described.add(self, name, tensor)?;
         }
-        self.put_described(envelope.with(tensors.metadata()), described, patience)
+        self.put_described(envelope.with(metadata), described, patience)
     }
 
     fn put_described(

@@ -86,9 +86,9 @@ impl Sender {
     pub(crate) fn try_request_tensors(
         &mut self,
         request: RequestId,
-        tensors: &TensorSet,
+        (tensors, metadata): (&TensorSet, &Metadata),
     ) -> Result<(), TrySendError> {
-        self.put_tensors(TENSOR_REQUEST.of(request), tensors, SendPatience::None)
+        self.put_tensors_with(TENSOR_REQUEST.of(request), tensors, metadata, SendPatience::None)
     }
 }
 
@@ -195,11 +195,16 @@ impl Connection {
         tensors: &TensorSet,
         deadline: Instant,
     ) -> Result<TensorSet> {
-        let request = self.submit_tensors_deadline(tensors, deadline)?;
-        let response = self.wait_tensors_deadline(request, deadline);
-        if response.is_err() {
-            self.abandon(request);
-        }
+        let mut span = self.begin_span();
+        let carried = span.carry(tensors.metadata());
+        let response = self.request_tensors(tensors, carried, deadline).and_then(|request| {
+            let response = self.wait_tensors_deadline(request, deadline);
+            if response.is_err() {
+                self.abandon(request);
+            }
+            response
+        });
+        span.end(&response);
         response
     }
 
@@ -223,9 +228,24 @@ impl Connection {
         tensors: &TensorSet,
         deadline: Instant,
     ) -> Result<RequestId> {
+        let mut span = self.begin_span();
+        let carried = span.carry(tensors.metadata());
+        let sent = self.request_tensors(tensors, carried, deadline);
+        self.keep_span(span, &sent);
+        sent
+    }
+
+    /// Sends a request with tensors, and with other metadata than the set's if there is some.
+    fn request_tensors(
+        &mut self,
+        tensors: &TensorSet,
+        metadata: Option<Metadata>,
+        deadline: Instant,
+    ) -> Result<RequestId> {
         let id = self.receiver().start_call()?;
         let (envelope, patience) = (TENSOR_REQUEST.of(id), SendPatience::Until(deadline));
-        let sent = self.sender().put_tensors(envelope, tensors, patience);
+        let metadata = metadata.as_ref().unwrap_or(tensors.metadata());
+        let sent = self.sender().put_tensors_with(envelope, tensors, metadata, patience);
         if sent.is_err() {
             self.receiver().cancel_call(id);
         }

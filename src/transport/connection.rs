@@ -15,6 +15,7 @@ use crate::channel::inbox::receiver::Receiver;
 use crate::channel::message::{Request, RequestId};
 use crate::channel::metadata::Metadata;
 use crate::channel::sender::Sender;
+use crate::channel::spans::CallSpan;
 use crate::channel::stats::HalfStats;
 use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::handshake::peer::Peer;
@@ -332,11 +333,17 @@ impl Connection {
         request: (&[u8], &Metadata),
         deadline: Instant,
     ) -> Result<(Vec<u8>, Metadata)> {
-        let id = self.submit_deadline(request, deadline)?;
-        let response = self.receiver.response(id, deadline);
-        if response.is_err() {
-            self.receiver.abandon(id);
-        }
+        let (mut span, (body, metadata)) = (self.begin_span(), request);
+        let carried = span.carry(metadata);
+        let request = (body, carried.as_ref().unwrap_or(metadata));
+        let response = self.send_request(request, deadline).and_then(|id| {
+            let response = self.receiver.response(id, deadline);
+            if response.is_err() {
+                self.receiver.abandon(id);
+            }
+            response
+        });
+        span.end(&response);
         response
     }
 
@@ -374,6 +381,18 @@ impl Connection {
     }
 
     fn submit_deadline(
+        &mut self,
+        (body, metadata): (&[u8], &Metadata),
+        deadline: Instant,
+    ) -> Result<RequestId> {
+        let mut span = self.begin_span();
+        let carried = span.carry(metadata);
+        let sent = self.send_request((body, carried.as_ref().unwrap_or(metadata)), deadline);
+        self.keep_span(span, &sent);
+        sent
+    }
+
+    fn send_request(
         &mut self,
         request: (&[u8], &Metadata),
         deadline: Instant,
@@ -475,6 +494,21 @@ impl Connection {
     /// Abandons a request, which is in flight no longer. The connection drops its response when it comes.
     pub fn abandon(&mut self, request: RequestId) {
         self.receiver.abandon(request);
+    }
+
+    /// Starts the span of a call, if the caller has one.
+    #[inline]
+    pub(crate) fn begin_span(&self) -> CallSpan {
+        CallSpan::begin(|| Some(self.link().clone()))
+    }
+
+    /// Keeps the span of a request that was sent until its response goes to the caller.
+    #[inline]
+    pub(crate) fn keep_span(&mut self, span: CallSpan, sent: &Result<RequestId>) {
+        match sent {
+            Ok(id) => self.receiver.calls().trace(*id, span),
+            Err(_) => span.end(sent),
+        }
     }
 
     pub(crate) fn default_deadline(&self) -> Instant {

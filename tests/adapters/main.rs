@@ -9,3 +9,5 @@ mod shares;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokio;
+#[cfg(feature = "traces")]
+mod traces;

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::adapters::tokio::halves::{AsyncReceiver, AsyncSender};
 use crate::adapters::tokio::shared::{LinkWaits, TaskTurn};
-use crate::channel::RequestId;
+use crate::channel::{CallSpan, Metadata, RequestId};
 use crate::error::TryRecvError;
 use crate::handshake::Peer;
 use crate::{ErrorKind, Result, TensorSet};
@@ -87,6 +87,14 @@ impl AsyncCaller {
     ///
     /// As [`crate::Connection::call`], but there is no deadline: use `tokio::time::timeout`.
     pub async fn call(&self, request: &[u8]) -> Result<Vec<u8>> {
+        let (mut span, none) = (self.core.begin_span(), Metadata::new());
+        let carried = span.carry(&none);
+        let response = self.call_in((request, carried.as_ref().unwrap_or(&none))).await;
+        span.end(&response);
+        response
+    }
+
+    async fn call_in(&self, request: (&[u8], &Metadata)) -> Result<Vec<u8>> {
         let mut call = self.core.start()?;
         self.core.sender.lock().await.request(call.id, request).await?;
         call.step = CallStep::Sent;
@@ -101,8 +109,17 @@ impl AsyncCaller {
     ///
     /// As [`crate::Connection::call_tensors`], but there is no deadline: use `tokio::time::timeout`.
     pub async fn call_tensors(&self, tensors: &TensorSet) -> Result<TensorSet> {
+        let mut span = self.core.begin_span();
+        let carried = span.carry(tensors.metadata());
+        let request = (tensors, carried.as_ref().unwrap_or(tensors.metadata()));
+        let response = self.call_tensors_in(request).await;
+        span.end(&response);
+        response
+    }
+
+    async fn call_tensors_in(&self, request: (&TensorSet, &Metadata)) -> Result<TensorSet> {
         let mut call = self.core.start()?;
-        self.core.sender.lock().await.request_tensors(call.id, tensors).await?;
+        self.core.sender.lock().await.request_tensors(call.id, request).await?;
         call.step = CallStep::Sent;
         let response = self.core.response(|receiver| receiver.try_tensor_response(call.id)).await?;
         call.step = CallStep::Answered;
@@ -119,6 +136,11 @@ impl CallerCore {
     fn receiver(&self) -> MutexGuard<'_, AsyncReceiver> {
         // Nothing panics under the lock unless the library has a bug.
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the span of a call, if the caller has one.
+    fn begin_span(&self) -> CallSpan {
+        self.receiver().begin_span()
     }
 
     fn start(&self) -> Result<Call<'_>> {

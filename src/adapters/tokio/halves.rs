@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::tokio::shared::{LinkWaits, TaskTurn, watch_until};
-use crate::channel::{HalfStats, Metadata, Request, RequestId};
+use crate::channel::{CallSpan, HalfStats, Metadata, Request, RequestId};
 use crate::error::{TryRecvError, TrySendError};
 use crate::handshake::Peer;
 use crate::tensor::{Outgoing, TensorRequest};
@@ -120,13 +120,17 @@ impl AsyncSender {
     pub(super) async fn request_tensors(
         &mut self,
         id: RequestId,
-        tensors: &TensorSet,
+        request: (&TensorSet, &Metadata),
     ) -> Result<()> {
-        self.put(|sender| sender.try_request_tensors(id, tensors)).await
+        self.put(|sender| sender.try_request_tensors(id, request)).await
     }
 
-    pub(super) async fn request(&mut self, id: RequestId, body: &[u8]) -> Result<()> {
-        self.put(|sender| sender.try_request(id, body)).await
+    pub(super) async fn request(
+        &mut self,
+        id: RequestId,
+        request: (&[u8], &Metadata),
+    ) -> Result<()> {
+        self.put(|sender| sender.try_request(id, request)).await
     }
 
     /// Tries until there is room.
@@ -390,6 +394,11 @@ impl AsyncReceiver {
 
     pub(super) fn into_inner(self) -> crate::Receiver {
         self.inner
+    }
+
+    /// Starts the span of a call, if the caller has one.
+    pub(super) fn begin_span(&self) -> CallSpan {
+        CallSpan::begin(|| Some(self.inner.session().link.clone()))
     }
 
     pub(super) fn start_call(&mut self) -> Result<RequestId> {

@@ -49,7 +49,7 @@ mod stream;
 mod subscriber;
 
 use crate::adapters::tokio::shared::{LinkWaits, Listening, Watched};
-use crate::channel::{Request, RequestId};
+use crate::channel::{Metadata, Request, RequestId};
 use crate::handshake::Peer;
 use crate::tensor::{Outgoing, TensorRequest};
 use crate::transport::Stats;
@@ -221,6 +221,14 @@ impl AsyncConnection {
     ///
     /// As [`crate::Connection::call`], but there is no deadline: use `tokio::time::timeout`.
     pub async fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
+        let (mut span, none) = (self.receiver.begin_span(), Metadata::new());
+        let carried = span.carry(&none);
+        let response = self.call_in((request, carried.as_ref().unwrap_or(&none))).await;
+        span.end(&response);
+        response
+    }
+
+    async fn call_in(&mut self, request: (&[u8], &Metadata)) -> Result<Vec<u8>> {
         let id = self.receiver.start_call()?;
         let mut call = Call { receiver: &mut self.receiver, id, step: CallStep::Unsent };
         self.sender.request(id, request).await?;
@@ -265,9 +273,18 @@ impl AsyncConnection {
     ///
     /// As [`crate::Connection::call_tensors`], but there is no deadline: use `tokio::time::timeout`.
     pub async fn call_tensors(&mut self, tensors: &TensorSet) -> Result<TensorSet> {
+        let mut span = self.receiver.begin_span();
+        let carried = span.carry(tensors.metadata());
+        let request = (tensors, carried.as_ref().unwrap_or(tensors.metadata()));
+        let response = self.call_tensors_in(request).await;
+        span.end(&response);
+        response
+    }
+
+    async fn call_tensors_in(&mut self, request: (&TensorSet, &Metadata)) -> Result<TensorSet> {
         let id = self.receiver.start_call()?;
         let mut call = Call { receiver: &mut self.receiver, id, step: CallStep::Unsent };
-        self.sender.request_tensors(id, tensors).await?;
+        self.sender.request_tensors(id, request).await?;
         call.step = CallStep::Sent;
         let response = call.receiver.tensor_response(id).await?;
         call.step = CallStep::Answered;

@@ -315,7 +315,7 @@ impl Receiver {
         if !self.calls.is_made(id) {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
-        let kept = self.kept(Awaited::Response(id), patience, REQUESTS)?;
+        let kept = self.kept_response(&[id], Awaited::Response(id), patience, REQUESTS)?;
         if kept.is_some() {
             self.calls.finish(id);
         }

@@ -1,11 +1,12 @@
 //! Requests and responses with tensors, as the receiver takes them.
 
 use crate::channel::attachment::Claims;
+use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::awaited::Awaited;
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::message::{MessageKind, RequestId};
 use crate::channel::metadata::Metadata;
-use crate::channel::pipeline::REQUESTS;
+use crate::channel::pipeline::{REQUESTS, Wanted};
 use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::patience::RecvPatience;
 
@@ -39,10 +40,32 @@ impl Receiver {
         if !self.calls.is_made(id) {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
-        let kept = self.kept(Awaited::TensorResponse(id), patience, None)?;
+        let kept = self.kept_response(&[id], Awaited::TensorResponse(id), patience, None)?;
         let kept = kept.ok_or_else(|| Error::from(ErrorKind::PeerClosed))?;
         self.calls.finish(id);
         Ok(self.open_kept(kept, open)?)
+    }
+
+    /// Returns the response to one of these requests, as [`kept`](Self::kept) does. The requests fail with the link.
+    pub(super) fn kept_response(
+        &mut self,
+        ids: &[RequestId],
+        awaited: Awaited<'_>,
+        patience: RecvPatience,
+        copies: Wanted,
+    ) -> Result<Option<KeptMessage>, TryRecvError> {
+        let kept = self.kept(awaited, patience, copies);
+        let closed = ErrorKind::PeerClosed.into();
+        let failure = match &kept {
+            Ok(None) => Some(&closed),
+            Err(TryRecvError::Failed(error)) if !self.session().link.is_alive() => Some(error),
+            _ => None,
+        };
+        if let Some(error) = failure {
+            let calls = self.calls();
+            ids.iter().for_each(|id| calls.fail(*id, error));
+        }
+        kept
     }
 
     /// Takes a response to one of these requests, without waiting. Calls `open` with tensors. If `open` fails, the link ends.
@@ -51,7 +74,8 @@ impl Receiver {
         ids: &[RequestId],
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<(RequestId, AnyResponse<T>), TryRecvError> {
-        let kept = self.kept(Awaited::AnyResponse(ids), RecvPatience::None, REQUESTS)?;
+        let awaited = Awaited::AnyResponse(ids);
+        let kept = self.kept_response(ids, awaited, RecvPatience::None, REQUESTS)?;
         let answered = kept.and_then(|kept| Some((kept.kind.answers()?, kept)));
         let (id, kept) = answered.ok_or_else(|| Error::from(ErrorKind::PeerClosed))?;
         self.calls.finish(id);
