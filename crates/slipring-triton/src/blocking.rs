@@ -6,6 +6,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::refusal::Refusal;
+use crate::spans::carried;
 
 /// The largest request that an inline model serves on the runtime's own thread. The kernel copies this many bytes in
 /// and out in about 25 µs. A handover to another thread and back costs 20 µs (`docs/triton.md`).
@@ -20,7 +21,7 @@ static CONVERSIONS: Semaphore = Semaphore::const_new(64);
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let mut working = AbortOnDrop(tokio::task::spawn_blocking(work));
+    let mut working = AbortOnDrop(tokio::task::spawn_blocking(carried(work)));
     let done = (&mut working.0).await;
     done.unwrap_or_else(|_| Err(Refusal::stopped()))
 }

@@ -14,6 +14,7 @@ use crate::refusal::Refusal;
 use crate::repository::AnyModel;
 use crate::request::InferRequest;
 use crate::responses::{self, CallEnd, CallParts, ResponseStream, Responses};
+use crate::spans::carried;
 
 impl Front {
     /// Starts a request to a decoupled model, as soon as an instance is free. The request's bytes stay charged until the
@@ -64,7 +65,7 @@ impl Front {
         if is_inline {
             call();
         } else {
-            stream.keep(AbortOnDrop(tokio::task::spawn_blocking(call)));
+            stream.keep(AbortOnDrop(tokio::task::spawn_blocking(carried(call))));
         }
         Ok(stream)
     }

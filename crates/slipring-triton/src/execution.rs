@@ -17,6 +17,7 @@ use crate::outputs::{OutputSlot, OutputTarget, Outputs};
 use crate::refusal::Refusal;
 use crate::repository::{AnyModel, ModelEntry, ModelVersion};
 use crate::request::{InferRequest, InferResponse, InputData, RegionWindow, ResponseOutput};
+use crate::spans;
 use crate::statistics::RequestTimes;
 use crate::validation::{self, ValidRequest};
 
@@ -120,6 +121,7 @@ impl Front {
         // The statistics are those of the model, which a refused request has not reached.
         let outcome = RequestOutcome::start(found, arrived);
         let (model, id) = (std::mem::take(&mut request.model), request.id.clone());
+        spans::describe(&model, version, id.as_deref());
         let prepared = self.prepare(request, leases, checked, charge, outcome);
         Ok(AcceptedRequest { entry, model, version, id, prepared })
     }

@@ -90,6 +90,11 @@ mod responses;
 mod server;
 mod shared_memory;
 mod shutdown;
+#[cfg(feature = "traces")]
+mod spans;
+#[cfg(not(feature = "traces"))]
+#[path = "spans/off.rs"]
+mod spans;
 mod statistics;
 mod strings;
 mod threads;

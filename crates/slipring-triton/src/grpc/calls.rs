@@ -20,12 +20,16 @@ use crate::refusal::Refusal;
 use crate::request::{InferRequest, InferResponse};
 use crate::shared_memory::GPU_CALLS;
 use crate::shutdown::Shutdown;
+use crate::spans::Parent;
 
 /// Elements and string bytes of typed contents that are converted on the runtime's own thread.
 const CONVERTED_INLINE: usize = 16 << 10;
 
 /// The name of the service in the health protocol.
 const SERVICE: &str = "inference.GRPCInferenceService";
+
+/// The name of the method of one request.
+const METHOD: &str = "inference.GRPCInferenceService/ModelInfer";
 
 type CallResult<T> = Result<Response<T>, Status>;
 
@@ -150,7 +154,8 @@ impl GrpcInferenceService for Calls {
             connection.pause();
             connection.begin_call().await;
         }
-        let answer = self.infer(request.into_inner(), charge).await?;
+        let span = Parent::of(request.metadata().as_ref()).grpc(METHOD);
+        let answer = span.run(self.infer(request.into_inner(), charge)).await?;
         let has_tail = tail::has_tail(&answer);
         let mut response = Response::new(answer);
         if has_tail {

@@ -10,10 +10,12 @@ use crate::grpc::generated::inference::{ModelInferRequest, ModelInferResponse};
 use crate::grpc::parameters;
 use crate::refusal::Refusal;
 use crate::responses::{ResponseStream, StreamedResponse};
+use crate::spans::InferSpan;
 
 /// A request that runs.
 struct DecoupledCall {
     calls: Calls,
+    span: InferSpan,
     /// The fields of answers without a response.
     name: ModelInferResponse,
     wants_empty_final: bool,
@@ -29,7 +31,7 @@ enum CallState {
 
 /// Returns the answers to a request, then `None`.
 pub(super) fn answers(
-    calls: Calls,
+    (calls, span): (Calls, InferSpan),
     message: ModelInferRequest,
     charge: Charge,
 ) -> BoxStream<'static, Option<Answer>> {
@@ -42,7 +44,7 @@ pub(super) fn answers(
     // A parameter of another type is refused when the request is decoded.
     let wants_empty_final = parameters::wants_empty_final(&message.parameters).unwrap_or(false);
     let state = Some(CallState::Waiting(Box::new((message, charge))));
-    let call = DecoupledCall { calls, name, wants_empty_final, state };
+    let call = DecoupledCall { calls, span, name, wants_empty_final, state };
     stream::unfold(call, |mut call| async move {
         let state = call.state.take()?;
         let answer = call.next(state).await;
@@ -57,7 +59,7 @@ impl DecoupledCall {
         let mut responses = match state {
             CallState::Waiting(waiting) => {
                 let (message, charge) = *waiting;
-                match self.start(message, charge).await {
+                match self.span.enter(self.start(message, charge)).await {
                     Ok(responses) => responses,
                     Err(refusal) => return Some(self.end(Some(refusal))),
                 }
@@ -70,7 +72,10 @@ impl DecoupledCall {
                 match self.calls.encode(response) {
                     Ok(response) => {
                         self.state = Some(match is_last {
-                            true => CallState::Ended,
+                            true => {
+                                self.span.end(None);
+                                CallState::Ended
+                            }
                             false => CallState::Running(responses),
                         });
                         Some(Answer::response(response, is_last).charged(charge))
@@ -81,7 +86,10 @@ impl DecoupledCall {
             }
             Some(Err(refusal)) => Some(self.end(Some(refusal))),
             None if self.wants_empty_final => Some(self.end(None)),
-            None => None,
+            None => {
+                self.span.end(None);
+                None
+            }
         }
     }
 
@@ -95,6 +103,7 @@ impl DecoupledCall {
 
     /// Ends the request with an error or an empty response.
     fn end(&mut self, refusal: Option<Refusal>) -> Answer {
+        self.span.end(refusal.as_ref());
         self.state = Some(CallState::Ended);
         let answer = Answer::response(std::mem::take(&mut self.name), true);
         match refusal {

@@ -25,6 +25,7 @@ use crate::grpc::decoupled;
 use crate::grpc::generated::inference::{ModelInferRequest, ModelStreamInferResponse};
 use crate::idle::Activity;
 use crate::shutdown::Shutdown;
+use crate::spans::{InferSpan, Parent};
 
 /// The client's choice that an error ends the stream.
 const STRICT: &str = "triton_grpc_error";
@@ -32,8 +33,13 @@ const STRICT: &str = "triton_grpc_error";
 /// The most requests to decoupled models that run at once in a stream. Further requests wait at the client.
 const MAX_RUNNING: usize = 256;
 
+/// The name of the method.
+const METHOD: &str = "inference.GRPCInferenceService/ModelStreamInfer";
+
 struct InferStream {
     calls: Calls,
+    /// The parent of the spans of all requests.
+    parent: Parent,
     requests: Streaming<ModelInferRequest>,
     charge: Charge,
     connection: Option<Activity>,
@@ -67,6 +73,7 @@ pub(super) fn answers(
     let stream_state = InferStream {
         charge: calls.charge(request.extensions()),
         calls,
+        parent: Parent::of(request.metadata().as_ref()),
         connection: request.extensions().get().cloned(),
         requests: request.into_inner(),
         is_strict,
@@ -150,23 +157,27 @@ impl InferStream {
         if let Some(connection) = &self.connection {
             connection.begin_call().await;
         }
-        let calls = self.calls.clone();
+        let (calls, span) = (self.calls.clone(), self.parent.grpc(METHOD));
         // A request to an unknown model is refused below.
         if self.calls.is_decoupled(&message).unwrap_or(false) {
             // The stream's own charge is released by its next message.
             let charge = self.charge.split();
-            self.running.push(decoupled::answers(calls, message, charge));
+            self.running.push(decoupled::answers((calls, span), message, charge));
             self.running_count += 1;
         } else {
-            self.ordered = Some(Box::pin(ordered(calls, message, self.charge.clone())));
+            self.ordered = Some(Box::pin(ordered((calls, span), message, self.charge.clone())));
         }
     }
 }
 
 /// Returns the one answer to a request.
-async fn ordered(calls: Calls, message: ModelInferRequest, charge: Charge) -> Answer {
+async fn ordered(
+    (calls, span): (Calls, InferSpan),
+    message: ModelInferRequest,
+    charge: Charge,
+) -> Answer {
     let id = message.id.clone();
-    match calls.infer(message, charge).await {
+    match span.run(calls.infer(message, charge)).await {
         Ok(response) => Answer::response(response, true),
         Err(refusal) => Answer::refusal(id, refusal),
     }

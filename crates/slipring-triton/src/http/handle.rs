@@ -17,6 +17,7 @@ use crate::http::reply::{self, Reply};
 use crate::http::{control, describe, infer, regions};
 use crate::json::Node;
 use crate::refusal::Refusal;
+use crate::spans::Parent;
 
 /// The largest request for the repository index in bytes.
 const MAX_INDEX_REQUEST: usize = 64 << 10;
@@ -87,7 +88,8 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
             regions::serve(front, (*memory, *operation), name, named, body).await
         }
         Route::Model { name, version, about: About::Infer } => {
-            infer::infer(front, name, *version, &head.headers, body).await
+            let span = Parent::of(&head.headers).http(version.is_some());
+            span.run(infer::infer(front, name, *version, &head.headers, body)).await
         }
         Route::Index => index(front, body).await,
         Route::Control { name, load } => control::serve(front, name, *load, body).await,

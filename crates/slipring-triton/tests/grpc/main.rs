@@ -17,3 +17,5 @@ mod own_server;
 mod repository;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
+#[cfg(feature = "traces")]
+mod traces;
