@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 import pytest
@@ -27,6 +28,27 @@ def test_calls_are_answered(name: str, child: Child) -> None:
             assert np.asarray(link.call_tensors([draft], timeout=LONG)[0]).tolist() == [0, 0]
             with pytest.raises(slipring.TensorGone):
                 np.asarray(draft)
+
+
+def test_metadata_is_a_carrier_of_trace_context(link: Link) -> None:
+    # As the default setter and getter of OpenTelemetry's propagators do.
+    def inject(carrier: MutableMapping[str, str], key: str, value: str) -> None:
+        carrier[key] = value
+
+    def extract(carrier: Mapping[str, object], key: str) -> list[object] | None:
+        value = carrier.get(key, None)
+        return None if value is None else [value]
+
+    near, far = link
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    meta: dict[str, str] = {"user": "ann"}
+    inject(meta, "traceparent", parent)
+    near._submit(b"question", meta=meta)
+    request = far.recv_request(LONG)
+    assert isinstance(request.meta, MutableMapping)
+    assert list(request.meta.keys()) == ["user", "traceparent"]
+    assert extract(request.meta, "traceparent") == [parent]
+    assert extract(request.meta, "tracestate") is None
 
 
 def test_a_call_without_an_answer_ends_at_its_timeout(link: Link) -> None:
