@@ -55,17 +55,20 @@ impl Receiver {
         copies: Wanted,
     ) -> Result<Option<KeptMessage>, TryRecvError> {
         let kept = self.kept(awaited, patience, copies);
-        let closed = ErrorKind::PeerClosed.into();
-        let failure = match &kept {
-            Ok(None) => Some(&closed),
-            Err(TryRecvError::Failed(error)) if !self.session().link.is_alive() => Some(error),
-            _ => None,
-        };
-        if let Some(error) = failure {
-            let calls = self.calls();
-            ids.iter().for_each(|id| calls.fail(*id, error));
+        match &kept {
+            Ok(Some(_)) | Err(TryRecvError::Empty) => {}
+            Ok(None) => self.fail_calls(ids, &ErrorKind::PeerClosed.into()),
+            Err(TryRecvError::Failed(error)) => self.fail_calls(ids, error),
         }
         kept
+    }
+
+    /// Ends the spans of these requests if the link has ended.
+    #[cold]
+    fn fail_calls(&mut self, ids: &[RequestId], error: &Error) {
+        if !self.session().link.is_alive() {
+            ids.iter().for_each(|id| self.calls().fail(*id, error));
+        }
     }
 
     /// Takes a response to one of these requests, without waiting. Calls `open` with tensors. If `open` fails, the link ends.
