@@ -392,6 +392,7 @@ impl Connection {
         sent
     }
 
+    #[inline(always)]
     fn send_request(
         &mut self,
         request: (&[u8], &Metadata),

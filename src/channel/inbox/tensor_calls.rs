@@ -47,6 +47,7 @@ impl Receiver {
     }
 
     /// Returns the response to one of these requests, as [`kept`](Self::kept) does. The requests fail with the link.
+    #[inline(always)]
     pub(super) fn kept_response(
         &mut self,
         ids: &[RequestId],
@@ -56,19 +57,19 @@ impl Receiver {
     ) -> Result<Option<KeptMessage>, TryRecvError> {
         let kept = self.kept(awaited, patience, copies);
         match &kept {
-            Ok(Some(_)) | Err(TryRecvError::Empty) => {}
             Ok(None) => self.fail_calls(ids, &ErrorKind::PeerClosed.into()),
-            Err(TryRecvError::Failed(error)) => self.fail_calls(ids, error),
+            Err(TryRecvError::Failed(error)) if !self.session().link.is_alive() => {
+                self.fail_calls(ids, error);
+            }
+            _ => {}
         }
         kept
     }
 
-    /// Ends the spans of these requests if the link has ended.
+    /// Ends the spans of requests to which no response comes any more.
     #[cold]
     fn fail_calls(&mut self, ids: &[RequestId], error: &Error) {
-        if !self.session().link.is_alive() {
-            ids.iter().for_each(|id| self.calls().fail(*id, error));
-        }
+        ids.iter().for_each(|id| self.calls().fail(*id, error));
     }
 
     /// Takes a response to one of these requests, without waiting. Calls `open` with tensors. If `open` fails, the link ends.
