@@ -11,7 +11,7 @@
 //! 3. A response to no request is the peer's fault. Responses to forgotten requests are told from it by their number and the
 //!    newest of their ids.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use crate::channel::message::RequestId;
 use crate::channel::spans::{CallSpan, CallSpans};
@@ -27,7 +27,7 @@ pub(crate) struct Calls {
     /// The last id that was used.
     last: u64,
     /// Requests whose response has not come and is wanted.
-    made: HashSet<u64>,
+    made: BTreeSet<u64>,
     /// Requests whose response has not come and is not wanted.
     abandoned: BTreeSet<u64>,
     /// The number of abandoned requests whose ids are forgotten and whose responses have not come.
@@ -35,7 +35,7 @@ pub(crate) struct Calls {
     /// The last id that was forgotten. Ids are abandoned in any order, but the oldest is forgotten first.
     last_forgotten: u64,
     /// Requests whose response lies in the backlog.
-    answered: HashSet<u64>,
+    answered: BTreeSet<u64>,
     /// The spans of requests whose response or error has not gone to the caller.
     spans: CallSpans,
 }
