@@ -143,8 +143,9 @@ pub mod tensor;
 mod transport;
 mod wake;
 
-/// What `commit`, `cuda` and the crate of Triton build on beside the public API: passed descriptors, the socket of a link,
-/// memory that both sides write, what a receiver keeps of a peer's GPU memory, and the file of a socket. `SECURITY.md` is made
+/// What `commit`, `cuda`, the crate of Triton and that of C build on beside the public API: passed descriptors, the socket of a
+/// link, memory that both sides write, what a receiver keeps of a peer's GPU memory, the file of a socket, and which process
+/// this is. `SECURITY.md` is made
 /// of the bounds. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
@@ -154,6 +155,7 @@ pub mod seam {
     pub use crate::channel::{ExtensionSlot, LentRange};
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;
+    pub use crate::shm::fork::Generation;
     pub use crate::shm::{PeerMemory, create_common};
     pub use crate::transport::SocketPath;
 }

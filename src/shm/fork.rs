@@ -18,14 +18,14 @@ use crate::shm::page_size;
 
 /// The process that made an object.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Generation {
+pub struct Generation {
     page: &'static AtomicU64,
     made_in: u64,
 }
 
 impl Generation {
     /// Returns the generation of the calling process.
-    pub(crate) fn current() -> Result<Self> {
+    pub fn current() -> Result<Self> {
         let page = page()?;
         let mut made_in = page.load(Ordering::Relaxed);
         if made_in == 0 {
@@ -54,7 +54,7 @@ impl Generation {
 
     /// Returns whether this generation stands for the calling process.
     #[inline(always)]
-    pub(crate) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.page.load(Ordering::Relaxed) == self.made_in
     }
 

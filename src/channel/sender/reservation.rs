@@ -3,6 +3,8 @@
 //! 1. Dropped without `publish`, each sends nothing. A block of the pool goes back.
 //! 2. A batch fits into the ring as a whole and becomes visible by one store, that of its first header.
 
+use std::time::Instant;
+
 use crate::channel::envelope::{Envelope, PLAIN};
 use crate::channel::metadata::Metadata;
 use crate::channel::sender::{Sender, into_error};
@@ -196,7 +198,8 @@ impl Batch<'_> {
         let envelope = PLAIN.with(metadata);
         let mut placed = self.place_in(envelope, message.len());
         if let Err(TrySendError::Full { needed, .. }) = placed {
-            placed = Ok(self.await_room(envelope, message.len(), needed)?);
+            let deadline = self.default_deadline();
+            placed = Ok(self.await_room(envelope, message.len(), (needed, deadline))?);
         }
         let offset = placed.map_err(into_error)?;
         self.sender.write(offset, envelope, message);
@@ -232,9 +235,26 @@ impl Batch<'_> {
     fn await_place(&mut self, len: usize) -> Result<usize> {
         match self.place(len) {
             Ok(offset) => Ok(offset),
-            Err(TrySendError::Full { needed, .. }) => self.await_room(PLAIN, len, needed),
+            Err(TrySendError::Full { needed, .. }) => {
+                self.await_room(PLAIN, len, (needed, self.default_deadline()))
+            }
             Err(TrySendError::Failed(error)) => Err(error),
         }
+    }
+
+    /// As [`reserve`](Self::reserve), but waits for room until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push).
+    pub fn reserve_deadline(&mut self, len: usize, deadline: Instant) -> Result<&mut [u8]> {
+        let offset = match self.place(len) {
+            Err(TrySendError::Full { needed, .. }) => {
+                self.await_room(PLAIN, len, (needed, deadline))?
+            }
+            placed => placed.map_err(into_error)?,
+        };
+        Ok(self.sender.ring.bytes_mut(offset, len))
     }
 
     /// As [`reserve`](Self::reserve), but does not wait.
@@ -289,8 +309,12 @@ impl Batch<'_> {
     }
 
     #[cold]
-    fn await_room(&mut self, envelope: Envelope<'_>, len: usize, mut needed: u64) -> Result<usize> {
-        let deadline = after(self.sender.session.env.options().send_timeout);
+    fn await_room(
+        &mut self,
+        envelope: Envelope<'_>,
+        len: usize,
+        (mut needed, deadline): (u64, Instant),
+    ) -> Result<usize> {
         loop {
             self.sender.await_room(needed, deadline)?;
             match self.place_in(envelope, len) {
@@ -298,6 +322,10 @@ impl Batch<'_> {
                 answer => return answer.map_err(into_error),
             }
         }
+    }
+
+    fn default_deadline(&self) -> Instant {
+        after(self.sender.session.env.options().send_timeout)
     }
 
     /// Returns the count of messages in this batch.
