@@ -1,0 +1,792 @@
+/* slipring: messages and tensors between processes of one Linux machine.
+ *
+ * Made from crates/slipring-capi/src by its generate/. docs/c.md has the first program.
+ *
+ * Handles. A slipring_context, slipring_options, slipring_listener and slipring_connection is made by the function
+ * that writes its address, and freed by the one that this function's text names, once. A function that fails writes
+ * no address. Nothing else is freed: a text, a descriptor, and the bytes of a message belong to the library.
+ *
+ * Threads. Any number of threads use a context, and each thread has its own last error. One thread at a time uses
+ * options, a listener, the sending half of a connection (send, reserve, publish, discard, batch) and the receiving
+ * half (recv, peek, release, rest, take_turns); two threads may use the two halves at once. The descriptor and the
+ * counts need both halves. No thread uses a handle while or after another frees it.
+ *
+ * Waiting. A timeout is in nanoseconds, or SLIPRING_NONBLOCK, SLIPRING_FOREVER, SLIPRING_DEFAULT.
+ *
+ * Answers. SLIPRING_OK, SLIPRING_WOULD_BLOCK and SLIPRING_END are no errors. After every other status,
+ * slipring_last_error() has the text. No call unwinds into C. A call aborts only where the allocator has no memory
+ * for a small object of the library, as Rust does. Signals do not end a wait.
+ *
+ * Fork. In the child, what would use the parent's connections returns SLIPRING_FORKED, and freeing a handle frees
+ * only what is the child's. The child must not touch the bytes of a reserved or peeked message: it does not have that
+ * memory. It makes a context of its own.
+ *
+ * Misuse. A status tells of a null pointer where one is not allowed, a handle that is of another kind, a handle that
+ * was freed (of each kind, the last 64), a handle of the parent, a call that does not fit what is open, and a second
+ * thread in a half, unless both enter within the same nanoseconds. No status tells of a pointer that never was a
+ * handle, a handle freed before the last 64, one freed while another thread uses it, bytes that are used after their
+ * release, a buffer shorter than its length, and memory of the message that changes while it is sent: all of these
+ * are undefined behaviour, as everywhere in C.
+ */
+
+#ifndef SLIPRING_H
+#define SLIPRING_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SLIPRING_VERSION_MAJOR 0
+#define SLIPRING_VERSION_MINOR 1
+#define SLIPRING_VERSION_PATCH 0
+
+
+// Do not wait.
+#define SLIPRING_NONBLOCK 0
+
+// Wait as long as it takes. A peer that dies ends the wait.
+#define SLIPRING_FOREVER 9223372036854775807
+
+// Wait as the options of the context say: to send, SLIPRING_OPTION_SEND_TIMEOUT; to connect,
+// SLIPRING_OPTION_HANDSHAKE_TIMEOUT; to receive or to accept, as long as it takes.
+#define SLIPRING_DEFAULT -1
+
+// What a function has done. The numbers stay.
+typedef enum {
+  // Done.
+  SLIPRING_OK = 0,
+  // With SLIPRING_NONBLOCK: nothing has arrived, or there is no room now. No error.
+  SLIPRING_WOULD_BLOCK = 1,
+  // The peer has closed in order, and every message that it sent was received. No error.
+  SLIPRING_END = 2,
+  // The time is over. Nothing was sent or received.
+  SLIPRING_TIMED_OUT = 3,
+  // The message is longer than the buffer. It stays the next one.
+  SLIPRING_BUFFER_TOO_SHORT = 4,
+  // The next message is of another kind than the function receives. It stays the next one.
+  SLIPRING_OTHER_KIND = 5,
+  // The peer has closed the connection, and receives no more.
+  SLIPRING_PEER_CLOSED = 6,
+  // The peer's process ended without closing. The text names it.
+  SLIPRING_PEER_DIED = 7,
+  // The peer broke the protocol. This connection is over, and all others go on.
+  SLIPRING_PEER_FAULT = 8,
+  // One side's policy does not admit the other, or the two sides do not fit.
+  SLIPRING_REFUSED = 9,
+  // Nobody listens on the address.
+  SLIPRING_NOBODY_LISTENS = 10,
+  // Another listener has the address.
+  SLIPRING_ADDRESS_IN_USE = 11,
+  // The message or the batch is longer than the connection takes.
+  SLIPRING_TOO_LARGE = 12,
+  // A limit is reached, which the text names with the option that raises it.
+  SLIPRING_RESOURCE_LIMIT = 13,
+  // There is no memory.
+  SLIPRING_OUT_OF_MEMORY = 14,
+  // The peer has taken back the memory of the message: what was read there may be other data.
+  SLIPRING_LOAN_REVOKED = 15,
+  // This side has closed the connection.
+  SLIPRING_CLOSED = 16,
+  // The handle belongs to the parent of this forked process.
+  SLIPRING_FORKED = 17,
+  // The kernel refused a call: slipring_last_error_number() is its errno.
+  SLIPRING_OS = 18,
+  // An argument is impossible: a null pointer, an address, an option, a time.
+  SLIPRING_INVALID_ARGUMENT = 19,
+  // The handle is null, was freed, or is of another kind.
+  SLIPRING_INVALID_HANDLE = 20,
+  // The call does not fit what is open: a message reserved twice, a release without a peek.
+  SLIPRING_WRONG_STATE = 21,
+  // Another thread is in this half of the connection, or in this listener.
+  SLIPRING_BUSY = 22,
+  // The library has an error: a panic ended the call. The handle can only be freed.
+  SLIPRING_PANIC = 23,
+  // An error that has no status of its own. The text says which.
+  SLIPRING_OTHER = 24,
+} slipring_status;
+
+// The kind of a received message.
+typedef enum {
+  // A plain message.
+  SLIPRING_KIND_MESSAGE = 0,
+  // A request, which the peer waits for a response to.
+  SLIPRING_KIND_REQUEST = 1,
+  // The response to a request.
+  SLIPRING_KIND_RESPONSE = 2,
+  // Tensors. The bytes are their description alone.
+  SLIPRING_KIND_TENSORS = 3,
+  // A request with tensors.
+  SLIPRING_KIND_TENSOR_REQUEST = 4,
+  // A response with tensors.
+  SLIPRING_KIND_TENSOR_RESPONSE = 5,
+  // A kind that this version does not know.
+  SLIPRING_KIND_OTHER = 255,
+} slipring_kind;
+
+// What slipring_options_set() sets.
+typedef enum {
+  // Bytes of the ring that this side writes: a power of two from one page to 1 GiB. 64 KiB.
+  SLIPRING_OPTION_RING_CAPACITY = 1,
+  // The longest message in bytes; the smaller value of both sides counts. 1 GiB.
+  SLIPRING_OPTION_MAX_MESSAGE = 2,
+  // The longest message in bytes that travels in the ring itself, at most a quarter of the ring. 4 KiB.
+  SLIPRING_OPTION_INLINE_MAX = 3,
+  // Blocks that one peer may lend this side at once: 1 to 65536. 256.
+  SLIPRING_OPTION_LOAN_SLOTS = 4,
+  // Bytes that the pool of this context may hold. 2 GiB.
+  SLIPRING_OPTION_POOL_QUOTA = 5,
+  // Bytes of each block size that rotate between CPUs that share a cache. 2 MiB.
+  SLIPRING_OPTION_POOL_FOOTPRINT = 6,
+  // As SLIPRING_OPTION_POOL_FOOTPRINT, between CPUs that share none. 32 MiB.
+  SLIPRING_OPTION_POOL_FAR_FOOTPRINT = 7,
+  // Bytes of one peer's pool that this side is ready to map. 4 GiB.
+  SLIPRING_OPTION_PEER_POOL_LIMIT = 8,
+  // Bytes of messages that may be set aside while a call waits for something else. 1 MiB.
+  SLIPRING_OPTION_BACKLOG_LIMIT = 9,
+  // Peers of one listener that have not said Hello. 64.
+  SLIPRING_OPTION_HALF_OPEN_LIMIT = 10,
+  // Nanoseconds that a peer may take for its Hello. 1 s.
+  SLIPRING_OPTION_HANDSHAKE_TIMEOUT = 11,
+  // Nanoseconds that SLIPRING_DEFAULT waits for room. 30 s.
+  SLIPRING_OPTION_SEND_TIMEOUT = 12,
+  // Nanoseconds that a peer may keep this side's blocks after the end; SLIPRING_FOREVER: as long as it lives. 1 s.
+  SLIPRING_OPTION_RELEASE_GRACE = 13,
+  // Nanoseconds that a waiting thread polls at most before it sleeps, rarely where polling finds nothing. 0: it
+  // sleeps at once. SLIPRING_FOREVER: it never sleeps. 400 µs.
+  SLIPRING_OPTION_SPIN = 14,
+  // Who may connect, and to whose listeners this side connects: a slipring_peer_policy.
+  // SLIPRING_PEERS_OF_SAME_USER.
+  SLIPRING_OPTION_PEER_POLICY = 15,
+  // Whether rings and pool ask for huge pages: 0 or 1. 0.
+  SLIPRING_OPTION_HUGE_PAGES = 16,
+  // Whether all pages are mapped at once rather than on first touch: 0 or 1. 0.
+  SLIPRING_OPTION_PREFAULT = 17,
+  // The NUMA node of this side's rings. The node of the thread that connects or accepts.
+  SLIPRING_OPTION_NUMA_NODE = 18,
+  // Whether this side's rings lie on the receiver's NUMA node: 0 or 1. 0.
+  SLIPRING_OPTION_NUMA_OF_RECEIVER = 19,
+} slipring_option;
+
+// The values of SLIPRING_OPTION_PEER_POLICY.
+typedef enum {
+  // Processes with the effective user id of this one.
+  SLIPRING_PEERS_OF_SAME_USER = 0,
+  // Every process that can reach the socket.
+  SLIPRING_PEERS_OF_ANYONE = 1,
+} slipring_peer_policy;
+
+// A connection to another process: messages with boundaries, in order, both ways. One thread at a time uses the
+// sending half, and one the receiving half. These may be two threads at once.
+typedef struct slipring_connection slipring_connection;
+
+// What all connections of a program share: the options, and the pool of memory for long messages. Most programs have
+// one. Any number of threads may use it at a time.
+typedef struct slipring_context slipring_context;
+
+// Accepts connections on an address. One thread uses it at a time. No peer can end it.
+typedef struct slipring_listener slipring_listener;
+
+// The options of a context. One thread uses them at a time.
+typedef struct slipring_options slipring_options;
+
+// The process on the other side, for which the kernel vouches.
+typedef struct {
+  // The process id, or -1 if the process is outside of this process's pid namespace.
+  int64_t pid;
+  // The effective user id.
+  uint32_t uid;
+  // The effective group id.
+  uint32_t gid;
+  // A pidfd of the process, or -1. It belongs to the connection: do not close it.
+  int32_t pidfd;
+} slipring_peer;
+
+// Counts of one half of a connection.
+typedef struct {
+  // Messages published, or received.
+  uint64_t messages;
+  // Bytes of these messages.
+  uint64_t bytes;
+  // Messages that went through the pool. `messages` counts them, too.
+  uint64_t pooled;
+  // Messages with tensors. `messages` does not count them.
+  uint64_t tensors;
+  // Tokens triggered.
+  uint64_t triggers;
+  // Triggers of the peer whose token is not registered here.
+  uint64_t stale_tokens;
+  // System calls that woke the other side.
+  uint64_t wakes;
+  // Times that this half slept.
+  uint64_t sleeps;
+} slipring_half_stats;
+
+// Counts of a connection, and how much is queued, lent and held now.
+typedef struct {
+  // The sending half.
+  slipring_half_stats sent;
+  // The receiving half.
+  slipring_half_stats received;
+  // Bytes of this side's ring that the peer has not given back.
+  uint64_t send_queue;
+  // Bytes of the peer's ring that wait to be received.
+  uint64_t recv_queue;
+  // Blocks of this side's pool that the peer has not returned.
+  uint64_t loans_out;
+  // Blocks of the peer's pool that this side holds.
+  uint64_t loans_held;
+  // Bytes of the context's pool in use.
+  uint64_t pool_bytes;
+} slipring_stats;
+
+// Counts of the peers that a listener has met.
+typedef struct {
+  // Peers that became connections.
+  uint64_t accepted;
+  // Peers that were refused, or broke the protocol.
+  uint64_t refused;
+  // Peers whose Hello did not come in time.
+  uint64_t silent;
+} slipring_listener_stats;
+
+// A received message in the peer's memory.
+typedef struct {
+  // Its bytes. An honest peer does not write them. A hostile one may at any moment: copy what you check and then
+  // use.
+  const void *data;
+  // Its length in bytes.
+  size_t len;
+  // Its kind.
+  slipring_kind kind;
+} slipring_message;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Starts a batch: messages that become visible together, at the cost of one publication. slipring_publish() sends
+// it, and slipring_discard() drops it.
+//
+// SLIPRING_WRONG_STATE: a message is reserved, or a batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT, SLIPRING_FORKED.
+slipring_status slipring_batch_begin(slipring_connection *connection);
+
+// Adds a message of at most SLIPRING_OPTION_INLINE_MAX bytes to the batch.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room. SLIPRING_TOO_LARGE: the message, or the batch with
+// it. The batch stays as it was. SLIPRING_WRONG_STATE: no batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT, SLIPRING_FORKED.
+slipring_status slipring_batch_push(slipring_connection *connection,
+                                    const void *message,
+                                    size_t len,
+                                    int64_t timeout);
+
+// Adds a message of `len` bytes, which the caller writes in place before slipring_publish(), and writes its address
+// to `data`. Its bytes have arbitrary values. Do not free them.
+//
+// The statuses of slipring_batch_push().
+slipring_status slipring_batch_reserve(slipring_connection *connection,
+                                       size_t len,
+                                       int64_t timeout,
+                                       void **data);
+
+// Ends a connection in order and frees it. The peer receives all that was sent before. What is reserved is not sent,
+// and what was peeked at is not there any more. NULL has no effect.
+//
+// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the peer may not have received the last messages. The handle is freed.
+// SLIPRING_FORKED: the handle is freed here, and the parent's connection goes on. SLIPRING_BUSY: another thread uses
+// the connection. It is not freed.
+slipring_status slipring_connection_close(slipring_connection *connection);
+
+// Ends a connection, takes back at once all memory that the peer holds of it, and frees it. NULL has no effect.
+//
+// SLIPRING_BUSY: another thread uses the connection. It is not freed.
+slipring_status slipring_connection_abort(slipring_connection *connection);
+
+// Returns a descriptor for epoll or poll. It belongs to the connection: do not close it, and do not read from it.
+//
+// Ask for it before the first receive. Before each sleep call slipring_recv() or slipring_peek() with
+// SLIPRING_NONBLOCK until they return SLIPRING_WOULD_BLOCK, and likewise slipring_send() if a message had no room.
+// The descriptor then becomes readable when there is a message, room, or the end of the connection. It never becomes
+// writable.
+//
+// Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
+slipring_status slipring_connection_descriptor(slipring_connection *connection,
+                                               int *descriptor);
+
+// Notes that the calling thread serves several peers: from now on the peer of this connection has a bounded share of
+// its time. A receive with SLIPRING_NONBLOCK then returns SLIPRING_WOULD_BLOCK although something is left, and
+// slipring_connection_rest() says when to go on.
+slipring_status slipring_connection_take_turns(slipring_connection *connection);
+
+// Writes when to receive again after SLIPRING_WOULD_BLOCK, in nanoseconds from now: 0 for the next turn of the loop,
+// or SLIPRING_FOREVER, at the next event of the descriptor. Only after slipring_connection_take_turns().
+slipring_status slipring_connection_rest(slipring_connection *connection,
+                                         int64_t *nanoseconds);
+
+// Writes who the peer is. Any thread may ask at any time.
+slipring_status slipring_connection_peer(slipring_connection *connection, slipring_peer *peer);
+
+// Writes the counts of a connection. `size` is `sizeof *stats`, so that a program can run with an older or newer
+// library.
+//
+// Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
+slipring_status slipring_connection_get_stats(slipring_connection *connection,
+                                              slipring_stats *stats,
+                                              size_t size);
+
+// Makes a context. `options` may be NULL, for the defaults. Free it with slipring_context_free().
+//
+// SLIPRING_INVALID_ARGUMENT: an option has a value that it may not have. SLIPRING_OS: the kernel is older than Linux
+// 5.1.
+slipring_status slipring_context_new(const slipring_options *options,
+                                     slipring_context **context);
+
+// Frees a context. Its listeners and connections live on. NULL has no effect.
+slipring_status slipring_context_free(slipring_context *context);
+
+// Gives unused memory of the context's pool back to the system.
+slipring_status slipring_context_trim(slipring_context *context);
+
+// Connects to a listener, and retries every few milliseconds while nobody listens. With SLIPRING_NONBLOCK and
+// SLIPRING_DEFAULT it does not retry; it waits for the listener's Hello as SLIPRING_OPTION_HANDSHAKE_TIMEOUT says.
+//
+// `address`: "camera" or "@camera" is an abstract name; a text with a slash is a path. Close the connection with
+// slipring_connection_close().
+//
+// SLIPRING_NOBODY_LISTENS, SLIPRING_TIMED_OUT, SLIPRING_REFUSED, SLIPRING_INVALID_ARGUMENT (the address),
+// SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY,
+// SLIPRING_FORKED, SLIPRING_OS.
+slipring_status slipring_connect(slipring_context *context,
+                                 const char *address,
+                                 int64_t timeout,
+                                 slipring_connection **connection);
+
+// Connects over a connected SOCK_SEQPACKET Unix socket, such as one end of a socketpair. The other end uses
+// slipring_accept_socket(). The function takes the descriptor in every case: do not close it.
+//
+// As slipring_connect().
+slipring_status slipring_connect_socket(slipring_context *context,
+                                        int socket,
+                                        slipring_connection **connection);
+
+// Accepts over a connected SOCK_SEQPACKET Unix socket. The other end uses slipring_connect_socket(). The function
+// takes the descriptor in every case: do not close it.
+//
+// As slipring_connect().
+slipring_status slipring_accept_socket(slipring_context *context,
+                                       int socket,
+                                       slipring_connection **connection);
+
+// Makes two connections with each other in this process, for tests.
+//
+// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED, SLIPRING_OS.
+slipring_status slipring_pair(slipring_context *context,
+                              slipring_connection **one,
+                              slipring_connection **other);
+
+// Returns the text of the last error of this thread: what happened, with the numbers, the remedy, and the option
+// that raises a limit. Empty, never NULL, before the first error.
+//
+// Only a status that is an error changes it: not SLIPRING_OK, SLIPRING_WOULD_BLOCK or SLIPRING_END. The text stays
+// until the next error of this thread, or the thread's end. Do not free it.
+const char *slipring_last_error(void);
+
+// Returns the kind of the last error of this thread, as Rust names it: "PoolExhausted". Several kinds share one
+// status. Empty for errors that only this interface has. As long as the text.
+const char *slipring_last_error_kind(void);
+
+// Returns the errno of the last error of this thread, or 0 if the kernel had no part in it.
+int32_t slipring_last_error_number(void);
+
+// Returns the name of a status, or NULL if there is no such status. Do not free it.
+const char *slipring_status_name(int32_t status);
+
+// Returns the version of the library that runs: "0.1.0". Do not free it.
+const char *slipring_version(void);
+
+// Starts a batch: messages that become visible together, at the cost of one publication. slipring_publish() sends
+// it, and slipring_discard() drops it.
+//
+// SLIPRING_WRONG_STATE: a message is reserved, or a batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT, SLIPRING_FORKED.
+slipring_status slipring_batch_begin(slipring_connection *connection);
+
+// Adds a message of at most SLIPRING_OPTION_INLINE_MAX bytes to the batch.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room. SLIPRING_TOO_LARGE: the message, or the batch with
+// it. The batch stays as it was. SLIPRING_WRONG_STATE: no batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT, SLIPRING_FORKED.
+slipring_status slipring_batch_push(slipring_connection *connection,
+                                    const void *message,
+                                    size_t len,
+                                    int64_t timeout);
+
+// Adds a message of `len` bytes, which the caller writes in place before slipring_publish(), and writes its address
+// to `data`. Its bytes have arbitrary values. Do not free them.
+//
+// The statuses of slipring_batch_push().
+slipring_status slipring_batch_reserve(slipring_connection *connection,
+                                       size_t len,
+                                       int64_t timeout,
+                                       void **data);
+
+// Ends a connection in order and frees it. The peer receives all that was sent before. What is reserved is not sent,
+// and what was peeked at is not there any more. NULL has no effect.
+//
+// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the peer may not have received the last messages. The handle is freed.
+// SLIPRING_FORKED: the handle is freed here, and the parent's connection goes on. SLIPRING_BUSY: another thread uses
+// the connection. It is not freed.
+slipring_status slipring_connection_close(slipring_connection *connection);
+
+// Ends a connection, takes back at once all memory that the peer holds of it, and frees it. NULL has no effect.
+//
+// SLIPRING_BUSY: another thread uses the connection. It is not freed.
+slipring_status slipring_connection_abort(slipring_connection *connection);
+
+// Returns a descriptor for epoll or poll. It belongs to the connection: do not close it, and do not read from it.
+//
+// Ask for it before the first receive. Before each sleep call slipring_recv() or slipring_peek() with
+// SLIPRING_NONBLOCK until they return SLIPRING_WOULD_BLOCK, and likewise slipring_send() if a message had no room.
+// The descriptor then becomes readable when there is a message, room, or the end of the connection. It never becomes
+// writable.
+//
+// Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
+slipring_status slipring_connection_descriptor(slipring_connection *connection,
+                                               int *descriptor);
+
+// Notes that the calling thread serves several peers: from now on the peer of this connection has a bounded share of
+// its time. A receive with SLIPRING_NONBLOCK then returns SLIPRING_WOULD_BLOCK although something is left, and
+// slipring_connection_rest() says when to go on.
+slipring_status slipring_connection_take_turns(slipring_connection *connection);
+
+// Writes when to receive again after SLIPRING_WOULD_BLOCK, in nanoseconds from now: 0 for the next turn of the loop,
+// or SLIPRING_FOREVER, at the next event of the descriptor. Only after slipring_connection_take_turns().
+slipring_status slipring_connection_rest(slipring_connection *connection,
+                                         int64_t *nanoseconds);
+
+// Writes who the peer is. Any thread may ask at any time.
+slipring_status slipring_connection_peer(slipring_connection *connection, slipring_peer *peer);
+
+// Writes the counts of a connection. `size` is `sizeof *stats`, so that a program can run with an older or newer
+// library.
+//
+// Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
+slipring_status slipring_connection_get_stats(slipring_connection *connection,
+                                              slipring_stats *stats,
+                                              size_t size);
+
+// Makes a context. `options` may be NULL, for the defaults. Free it with slipring_context_free().
+//
+// SLIPRING_INVALID_ARGUMENT: an option has a value that it may not have. SLIPRING_OS: the kernel is older than Linux
+// 5.1.
+slipring_status slipring_context_new(const slipring_options *options,
+                                     slipring_context **context);
+
+// Frees a context. Its listeners and connections live on. NULL has no effect.
+slipring_status slipring_context_free(slipring_context *context);
+
+// Gives unused memory of the context's pool back to the system.
+slipring_status slipring_context_trim(slipring_context *context);
+
+// Connects to a listener, and retries every few milliseconds while nobody listens. With SLIPRING_NONBLOCK and
+// SLIPRING_DEFAULT it does not retry; it waits for the listener's Hello as SLIPRING_OPTION_HANDSHAKE_TIMEOUT says.
+//
+// `address`: "camera" or "@camera" is an abstract name; a text with a slash is a path. Close the connection with
+// slipring_connection_close().
+//
+// SLIPRING_NOBODY_LISTENS, SLIPRING_TIMED_OUT, SLIPRING_REFUSED, SLIPRING_INVALID_ARGUMENT (the address),
+// SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY,
+// SLIPRING_FORKED, SLIPRING_OS.
+slipring_status slipring_connect(slipring_context *context,
+                                 const char *address,
+                                 int64_t timeout,
+                                 slipring_connection **connection);
+
+// Connects over a connected SOCK_SEQPACKET Unix socket, such as one end of a socketpair. The other end uses
+// slipring_accept_socket(). The function takes the descriptor in every case: do not close it.
+//
+// As slipring_connect().
+slipring_status slipring_connect_socket(slipring_context *context,
+                                        int socket,
+                                        slipring_connection **connection);
+
+// Accepts over a connected SOCK_SEQPACKET Unix socket. The other end uses slipring_connect_socket(). The function
+// takes the descriptor in every case: do not close it.
+//
+// As slipring_connect().
+slipring_status slipring_accept_socket(slipring_context *context,
+                                       int socket,
+                                       slipring_connection **connection);
+
+// Makes two connections with each other in this process, for tests.
+//
+// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED, SLIPRING_OS.
+slipring_status slipring_pair(slipring_context *context,
+                              slipring_connection **one,
+                              slipring_connection **other);
+
+// Returns the text of the last error of this thread: what happened, with the numbers, the remedy, and the option
+// that raises a limit. Empty, never NULL, before the first error.
+//
+// Only a status that is an error changes it: not SLIPRING_OK, SLIPRING_WOULD_BLOCK or SLIPRING_END. The text stays
+// until the next error of this thread, or the thread's end. Do not free it.
+const char *slipring_last_error(void);
+
+// Returns the kind of the last error of this thread, as Rust names it: "PoolExhausted". Several kinds share one
+// status. Empty for errors that only this interface has. As long as the text.
+const char *slipring_last_error_kind(void);
+
+// Returns the errno of the last error of this thread, or 0 if the kernel had no part in it.
+int32_t slipring_last_error_number(void);
+
+// Returns the name of a status, or NULL if there is no such status. Do not free it.
+const char *slipring_status_name(int32_t status);
+
+// Returns the version of the library that runs: "0.1.0". Do not free it.
+const char *slipring_version(void);
+
+// Listens on an address: "camera" or "@camera" is an abstract name, a text with a slash is a path. Free the listener
+// with slipring_listener_free().
+//
+// SLIPRING_ADDRESS_IN_USE, SLIPRING_INVALID_ARGUMENT (the address), SLIPRING_RESOURCE_LIMIT, SLIPRING_FORKED,
+// SLIPRING_OS.
+slipring_status slipring_listen(slipring_context *context,
+                                const char *address,
+                                slipring_listener **listener);
+
+// Waits for a peer and connects with it. Close the connection with slipring_connection_close().
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT, SLIPRING_FORKED. SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY and
+// SLIPRING_OS say what this process lacks for the peer, which was turned away. The listener goes on.
+slipring_status slipring_accept(slipring_listener *listener,
+                                int64_t timeout,
+                                slipring_connection **connection);
+
+// Returns a descriptor that is readable when slipring_accept() with SLIPRING_NONBLOCK has something to do. It
+// belongs to the listener: do not close it.
+slipring_status slipring_listener_descriptor(slipring_listener *listener,
+                                             int *descriptor);
+
+// Writes the counts of a listener. `size` is `sizeof *stats`.
+slipring_status slipring_listener_get_stats(slipring_listener *listener,
+                                            slipring_listener_stats *stats,
+                                            size_t size);
+
+// Ends a listener and frees it. Its connections live on. NULL has no effect.
+//
+// SLIPRING_BUSY: another thread accepts. The listener is not freed.
+slipring_status slipring_listener_free(slipring_listener *listener);
+
+// Sends a message: copies it, and wakes the receiver if it sleeps. `message` may be NULL if `len` is 0.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room, and nothing was sent. SLIPRING_TOO_LARGE,
+// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY: nothing was sent. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_WRONG_STATE: a message is reserved, or a batch is open.
+// SLIPRING_FORKED.
+slipring_status slipring_send(slipring_connection *connection,
+                              const void *message,
+                              size_t len,
+                              int64_t timeout);
+
+// Receives the next message into a buffer of `capacity` bytes, and writes its length to `len`.
+//
+// SLIPRING_BUFFER_TOO_SHORT: `len` is the length that is needed, and the message stays the next one. After every
+// other status but SLIPRING_OK it is 0. SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END:
+// nothing follows. SLIPRING_OTHER_KIND: slipring_peek() and slipring_release() pass over the message.
+// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the connection is over, and each message that came before was received.
+// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
+//
+// A peek ends: its message is the one that is received.
+slipring_status slipring_recv(slipring_connection *connection,
+                              void *buffer,
+                              size_t capacity,
+                              size_t *len,
+                              int64_t timeout);
+
+// Reserves room for a message of `len` bytes, which the caller writes in place, and writes its address to `data`.
+// Its bytes start at a multiple of 8, and have arbitrary values. They may be written until slipring_publish() or
+// slipring_discard(). Do not free them.
+//
+// The statuses of slipring_send().
+slipring_status slipring_reserve(slipring_connection *connection,
+                                 size_t len,
+                                 int64_t timeout,
+                                 void **data);
+
+// Makes the reserved message, or all messages of the batch, visible to the receiver, and wakes it if it sleeps. Does
+// not wait. Nothing is open afterwards, whatever the status.
+//
+// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_PEER_FAULT, SLIPRING_PEER_CLOSED,
+// SLIPRING_PEER_DIED: the connection is over. SLIPRING_FORKED.
+slipring_status slipring_publish(slipring_connection *connection);
+
+// Publishes the first `len` bytes of the reserved message.
+//
+// SLIPRING_INVALID_ARGUMENT: `len` is more than was reserved. The message stays reserved. Otherwise as
+// slipring_publish().
+slipring_status slipring_publish_first(slipring_connection *connection,
+                                       size_t len);
+
+// Drops the reserved message or the batch. Nothing is sent.
+//
+// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_FORKED.
+slipring_status slipring_discard(slipring_connection *connection);
+
+// Returns the next message, of any kind, in place. It stays the next one until slipring_release(). Its bytes may be
+// read until then, or until another receiving call. Do not free them.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END: nothing follows. SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_FORKED.
+slipring_status slipring_peek(slipring_connection *connection,
+                              int64_t timeout,
+                              slipring_message *message);
+
+// Gives the memory of the peeked message back. Its bytes are not there any more.
+//
+// SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
+// was read of it may be other data. SLIPRING_PEER_FAULT. SLIPRING_FORKED.
+slipring_status slipring_release(slipring_connection *connection);
+
+// Makes options with their defaults. Free them with slipring_options_free(), at the earliest after
+// slipring_context_new(), which copies them.
+slipring_status slipring_options_new(slipring_options **options);
+
+// Sets an option, a slipring_option. slipring_context_new() checks the value.
+//
+// SLIPRING_INVALID_ARGUMENT: there is no such option, or it cannot have this value.
+slipring_status slipring_options_set(slipring_options *options, uint32_t option, uint64_t value);
+
+// Sets how many blocks and bytes of the context's pool one connection's peer may hold. 1024 and a quarter of the
+// quota.
+slipring_status slipring_options_set_loan_limit(slipring_options *options,
+                                                uint32_t blocks,
+                                                uint64_t bytes);
+
+// Frees options. NULL has no effect.
+slipring_status slipring_options_free(slipring_options *options);
+
+// Listens on an address: "camera" or "@camera" is an abstract name, a text with a slash is a path. Free the listener
+// with slipring_listener_free().
+//
+// SLIPRING_ADDRESS_IN_USE, SLIPRING_INVALID_ARGUMENT (the address), SLIPRING_RESOURCE_LIMIT, SLIPRING_FORKED,
+// SLIPRING_OS.
+slipring_status slipring_listen(slipring_context *context,
+                                const char *address,
+                                slipring_listener **listener);
+
+// Waits for a peer and connects with it. Close the connection with slipring_connection_close().
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT, SLIPRING_FORKED. SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY and
+// SLIPRING_OS say what this process lacks for the peer, which was turned away. The listener goes on.
+slipring_status slipring_accept(slipring_listener *listener,
+                                int64_t timeout,
+                                slipring_connection **connection);
+
+// Returns a descriptor that is readable when slipring_accept() with SLIPRING_NONBLOCK has something to do. It
+// belongs to the listener: do not close it.
+slipring_status slipring_listener_descriptor(slipring_listener *listener,
+                                             int *descriptor);
+
+// Writes the counts of a listener. `size` is `sizeof *stats`.
+slipring_status slipring_listener_get_stats(slipring_listener *listener,
+                                            slipring_listener_stats *stats,
+                                            size_t size);
+
+// Ends a listener and frees it. Its connections live on. NULL has no effect.
+//
+// SLIPRING_BUSY: another thread accepts. The listener is not freed.
+slipring_status slipring_listener_free(slipring_listener *listener);
+
+// Sends a message: copies it, and wakes the receiver if it sleeps. `message` may be NULL if `len` is 0.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room, and nothing was sent. SLIPRING_TOO_LARGE,
+// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY: nothing was sent. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_WRONG_STATE: a message is reserved, or a batch is open.
+// SLIPRING_FORKED.
+slipring_status slipring_send(slipring_connection *connection,
+                              const void *message,
+                              size_t len,
+                              int64_t timeout);
+
+// Receives the next message into a buffer of `capacity` bytes, and writes its length to `len`.
+//
+// SLIPRING_BUFFER_TOO_SHORT: `len` is the length that is needed, and the message stays the next one. After every
+// other status but SLIPRING_OK it is 0. SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END:
+// nothing follows. SLIPRING_OTHER_KIND: slipring_peek() and slipring_release() pass over the message.
+// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the connection is over, and each message that came before was received.
+// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
+//
+// A peek ends: its message is the one that is received.
+slipring_status slipring_recv(slipring_connection *connection,
+                              void *buffer,
+                              size_t capacity,
+                              size_t *len,
+                              int64_t timeout);
+
+// Reserves room for a message of `len` bytes, which the caller writes in place, and writes its address to `data`.
+// Its bytes start at a multiple of 8, and have arbitrary values. They may be written until slipring_publish() or
+// slipring_discard(). Do not free them.
+//
+// The statuses of slipring_send().
+slipring_status slipring_reserve(slipring_connection *connection,
+                                 size_t len,
+                                 int64_t timeout,
+                                 void **data);
+
+// Makes the reserved message, or all messages of the batch, visible to the receiver, and wakes it if it sleeps. Does
+// not wait. Nothing is open afterwards, whatever the status.
+//
+// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_PEER_FAULT, SLIPRING_PEER_CLOSED,
+// SLIPRING_PEER_DIED: the connection is over. SLIPRING_FORKED.
+slipring_status slipring_publish(slipring_connection *connection);
+
+// Publishes the first `len` bytes of the reserved message.
+//
+// SLIPRING_INVALID_ARGUMENT: `len` is more than was reserved. The message stays reserved. Otherwise as
+// slipring_publish().
+slipring_status slipring_publish_first(slipring_connection *connection,
+                                       size_t len);
+
+// Drops the reserved message or the batch. Nothing is sent.
+//
+// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_FORKED.
+slipring_status slipring_discard(slipring_connection *connection);
+
+// Returns the next message, of any kind, in place. It stays the next one until slipring_release(). Its bytes may be
+// read until then, or until another receiving call. Do not free them.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END: nothing follows. SLIPRING_PEER_DIED,
+// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_FORKED.
+slipring_status slipring_peek(slipring_connection *connection,
+                              int64_t timeout,
+                              slipring_message *message);
+
+// Gives the memory of the peeked message back. Its bytes are not there any more.
+//
+// SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
+// was read of it may be other data. SLIPRING_PEER_FAULT. SLIPRING_FORKED.
+slipring_status slipring_release(slipring_connection *connection);
+
+// Makes options with their defaults. Free them with slipring_options_free(), at the earliest after
+// slipring_context_new(), which copies them.
+slipring_status slipring_options_new(slipring_options **options);
+
+// Sets an option, a slipring_option. slipring_context_new() checks the value.
+//
+// SLIPRING_INVALID_ARGUMENT: there is no such option, or it cannot have this value.
+slipring_status slipring_options_set(slipring_options *options, uint32_t option, uint64_t value);
+
+// Sets how many blocks and bytes of the context's pool one connection's peer may hold. 1024 and a quarter of the
+// quota.
+slipring_status slipring_options_set_loan_limit(slipring_options *options,
+                                                uint32_t blocks,
+                                                uint64_t bytes);
+
+// Frees options. NULL has no effect.
+slipring_status slipring_options_free(slipring_options *options);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SLIPRING_H */

@@ -1,0 +1,201 @@
+//! Messages: by copy, and in place.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+use crate::connection::{Connection, slipring_connection};
+use crate::pointers::{Out, buffer, bytes};
+use crate::receiving::Receiving;
+use crate::sending::Sending;
+use crate::status::slipring_status;
+
+/// The kind of a received message.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum slipring_kind {
+    /// A plain message.
+    SLIPRING_KIND_MESSAGE = 0,
+    /// A request, which the peer waits for a response to.
+    SLIPRING_KIND_REQUEST = 1,
+    /// The response to a request.
+    SLIPRING_KIND_RESPONSE = 2,
+    /// Tensors. The bytes are their description alone.
+    SLIPRING_KIND_TENSORS = 3,
+    /// A request with tensors.
+    SLIPRING_KIND_TENSOR_REQUEST = 4,
+    /// A response with tensors.
+    SLIPRING_KIND_TENSOR_RESPONSE = 5,
+    /// A kind that this version does not know.
+    SLIPRING_KIND_OTHER = 255,
+}
+
+/// A received message in the peer's memory.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct slipring_message {
+    /// Its bytes. An honest peer does not write them. A hostile one may at any moment: copy what you check and then
+    /// use.
+    pub data: *const c_void,
+    /// Its length in bytes.
+    pub len: usize,
+    /// Its kind.
+    pub kind: slipring_kind,
+}
+
+/// Sends a message: copies it, and wakes the receiver if it sleeps. `message` may be NULL if `len` is 0.
+///
+/// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room, and nothing was sent. SLIPRING_TOO_LARGE,
+/// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY: nothing was sent. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
+/// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_WRONG_STATE: a message is reserved, or a batch is open.
+/// SLIPRING_FORKED.
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_send(
+    connection: *mut slipring_connection,
+    message: *const c_void,
+    len: usize,
+    timeout: i64,
+) -> slipring_status {
+    // SAFETY: the header demands that the bytes are readable and stay as they are.
+    let message = unsafe { bytes(message, len) };
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::sending(connection, |sending| sending.send(message?, timeout)) }
+}
+
+/// Receives the next message into a buffer of `capacity` bytes, and writes its length to `len`.
+///
+/// SLIPRING_BUFFER_TOO_SHORT: `len` is the length that is needed, and the message stays the next one. After every
+/// other status but SLIPRING_OK it is 0. SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END:
+/// nothing follows. SLIPRING_OTHER_KIND: slipring_peek() and slipring_release() pass over the message.
+/// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the connection is over, and each message that came before was received.
+/// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
+///
+/// A peek ends: its message is the one that is received.
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_recv(
+    connection: *mut slipring_connection,
+    buffer: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+    timeout: i64,
+) -> slipring_status {
+    // SAFETY: the header demands that the bytes may be written.
+    let room = unsafe { self::buffer(buffer, capacity) };
+    // SAFETY: the header demands a place for the answer.
+    let out = unsafe { Out::new(len) };
+    let act = |receiving: &mut Receiving| {
+        let mut out = out?;
+        let (len, answer) = match room {
+            Ok(room) => receiving.recv(room, timeout),
+            Err(failure) => (0, Err(failure)),
+        };
+        out.set(len);
+        answer
+    };
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::receiving(connection, act) }
+}
+
+/// Reserves room for a message of `len` bytes, which the caller writes in place, and writes its address to `data`.
+/// Its bytes start at a multiple of 8, and have arbitrary values. They may be written until slipring_publish() or
+/// slipring_discard(). Do not free them.
+///
+/// The statuses of slipring_send().
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_reserve(
+    connection: *mut slipring_connection,
+    len: usize,
+    timeout: i64,
+    data: *mut *mut c_void,
+) -> slipring_status {
+    // SAFETY: the header demands a place for the answer.
+    let out = unsafe { Out::new(data) };
+    let act = |sending: &mut Sending| {
+        let mut out = out?;
+        out.set(sending.reserve(len, timeout)?.cast());
+        Ok(())
+    };
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::sending(connection, act) }
+}
+
+/// Makes the reserved message, or all messages of the batch, visible to the receiver, and wakes it if it sleeps. Does
+/// not wait. Nothing is open afterwards, whatever the status.
+///
+/// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_PEER_FAULT, SLIPRING_PEER_CLOSED,
+/// SLIPRING_PEER_DIED: the connection is over. SLIPRING_FORKED.
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_publish(connection: *mut slipring_connection) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::sending(connection, Sending::publish) }
+}
+
+/// Publishes the first `len` bytes of the reserved message.
+///
+/// SLIPRING_INVALID_ARGUMENT: `len` is more than was reserved. The message stays reserved. Otherwise as
+/// slipring_publish().
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_publish_first(
+    connection: *mut slipring_connection,
+    len: usize,
+) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::sending(connection, |sending| sending.publish_first(len)) }
+}
+
+/// Drops the reserved message or the batch. Nothing is sent.
+///
+/// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_FORKED.
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_discard(connection: *mut slipring_connection) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::sending(connection, Sending::discard) }
+}
+
+/// Returns the next message, of any kind, in place. It stays the next one until slipring_release(). Its bytes may be
+/// read until then, or until another receiving call. Do not free them.
+///
+/// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END: nothing follows. SLIPRING_PEER_DIED,
+/// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_FORKED.
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_peek(
+    connection: *mut slipring_connection,
+    timeout: i64,
+    message: *mut slipring_message,
+) -> slipring_status {
+    // SAFETY: the header demands a place for the answer.
+    let out = unsafe { Out::new(message) };
+    let act = |receiving: &mut Receiving| {
+        let mut out = out?;
+        out.set(receiving.peek(timeout)?);
+        Ok(())
+    };
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::receiving(connection, act) }
+}
+
+/// Gives the memory of the peeked message back. Its bytes are not there any more.
+///
+/// SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
+/// was read of it may be other data. SLIPRING_PEER_FAULT. SLIPRING_FORKED.
+// SAFETY: no other symbol has this name.
+#[unsafe(no_mangle)]
+// SAFETY: the header says what it demands.
+pub unsafe extern "C" fn slipring_release(connection: *mut slipring_connection) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    unsafe { Connection::receiving(connection, Receiving::release) }
+}

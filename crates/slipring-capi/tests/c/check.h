@@ -1,0 +1,63 @@
+/* What each test program has: a failed check says where and what, and ends the program. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "slipring.h"
+
+#define SECOND 1000000000LL
+#define HANG (60 * SECOND)
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+/* The call has this status. */
+#define IS(wanted, call) \
+    do { \
+        slipring_status is = (call); \
+        if (is != (wanted)) { \
+            fprintf(stderr, "%s:%d: %s is %s (%s), not %s\n", __FILE__, __LINE__, #call, \
+                    slipring_status_name(is), slipring_last_error(), #wanted); \
+            exit(1); \
+        } \
+    } while (0)
+
+#define OK(call) IS(SLIPRING_OK, call)
+
+/* The text of the last error has this part. */
+#define SAYS(part) \
+    do { \
+        if (strstr(slipring_last_error(), part) == NULL) { \
+            fprintf(stderr, "%s:%d: %s is not in: %s\n", __FILE__, __LINE__, part, slipring_last_error()); \
+            exit(1); \
+        } \
+    } while (0)
+
+static const size_t SIZES[] = {0, 1, 7, 8, 56, 57, 64, 100, 4095, 4096, 4097, 65536, 1 << 20, 5000001};
+enum { COUNT = sizeof SIZES / sizeof SIZES[0] };
+
+/* The bytes of a message of this length. */
+static inline void fill(unsigned char *bytes, size_t len) {
+    for (size_t at = 0; at < len; at++) {
+        bytes[at] = (unsigned char)(at * 31 + len);
+    }
+}
+
+static inline int is_filled(const unsigned char *bytes, size_t len) {
+    for (size_t at = 0; at < len; at++) {
+        if (bytes[at] != (unsigned char)(at * 31 + len)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+#endif

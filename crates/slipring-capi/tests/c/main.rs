@@ -1,0 +1,217 @@
+//! Programs in C, compiled here against the library that cargo has built: they pass as they are and under the
+//! sanitizers, and exchange messages with Rust.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use slipring::{Address, Context};
+
+/// The longest that a program may take, beside load and under valgrind.
+const HANG: Duration = Duration::from_secs(100);
+
+/// The compilers, of which the first must be there.
+const COMPILERS: [&str; 2] = ["gcc", "clang"];
+
+const SANITIZED: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folder of the library, which cargo builds beside this program.
+fn libraries() -> PathBuf {
+    let folder = env::current_exe().unwrap().parent().unwrap().to_owned();
+    assert!(folder.join("libslipring_capi.so").exists(), "no library in {}", folder.display());
+    folder
+}
+
+fn is_there(tool: &str) -> bool {
+    let found =
+        Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_err() {
+        eprintln!("skipped: there is no {tool}");
+    }
+    found.is_ok()
+}
+
+/// A program, removed on drop.
+struct Program(PathBuf);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Program {
+    /// Compiles a program without a warning.
+    fn compile(compiler: &str, source: &Path, flags: &[&str]) -> Self {
+        let libraries = libraries();
+        let name = format!(
+            "{compiler}-{}-{}-{:?}",
+            source.file_stem().unwrap().display(),
+            flags.len(),
+            thread::current().id()
+        );
+        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut command = Command::new(compiler);
+        command.args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pedantic",
+            "-g",
+            "-O1",
+            "-pthread",
+        ]);
+        command.args(flags).arg("-I").arg(folder().join("include")).arg(source);
+        command.arg("-o").arg(&binary).arg("-L").arg(&libraries).arg("-lslipring_capi");
+        command.arg(format!("-Wl,-rpath,{}", libraries.display()));
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{}: {said}", source.display());
+        Self(binary)
+    }
+
+    fn run(&self) -> Output {
+        finish(self.0.to_str().unwrap(), start(&mut Command::new(&self.0)))
+    }
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for a program, which succeeds.
+fn finish(name: &str, mut child: Child) -> Output {
+    let end = Instant::now() + HANG;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            child.kill().unwrap();
+            break;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    let done = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{name}: {}: {said}", done.status);
+    done
+}
+
+/// Runs a test program as it is and under the sanitizers, by each compiler that is there.
+fn passes(name: &str) {
+    let source = folder().join("tests/c").join(name).with_extension("c");
+    for compiler in COMPILERS.iter().filter(|compiler| is_there(compiler)) {
+        Program::compile(compiler, &source, &[]).run();
+        Program::compile(compiler, &source, &SANITIZED).run();
+    }
+}
+
+#[test]
+fn messages_arrive() {
+    passes("messages");
+}
+
+#[test]
+fn misuse_is_told() {
+    passes("misuse");
+}
+
+#[test]
+fn a_killed_peer_is_named_and_a_forked_child_is_told() {
+    passes("processes");
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    if !is_there("valgrind") {
+        return;
+    }
+    let source = folder().join("tests/c/misuse.c");
+    let program = Program::compile(COMPILERS[0], &source, &[]);
+    let mut command = Command::new("valgrind");
+    command.args([
+        "--quiet",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+    ]);
+    finish("valgrind", start(command.arg(&program.0)));
+}
+
+fn sizes() -> Vec<usize> {
+    let header = fs::read_to_string(folder().join("tests/c/check.h")).unwrap();
+    let (_, list) = header.split_once("SIZES[] = {").unwrap();
+    let sizes = list.split_once('}').unwrap().0.split(',');
+    sizes
+        .map(|size| if size.contains("<<") { 1 << 20 } else { size.trim().parse().unwrap() })
+        .collect()
+}
+
+#[test]
+fn rust_and_c_exchange_messages_of_all_sizes() {
+    let program = Program::compile(COMPILERS[0], &folder().join("tests/c/peer.c"), &SANITIZED);
+    let context = Context::new().unwrap();
+
+    // Rust asks.
+    let address = Address::fresh().to_string();
+    let echo = start(Command::new(&program.0).args(["echo", &address]));
+    let mut link = context.connect_retry(&*address, Instant::now() + HANG).unwrap();
+    assert_eq!(link.peer().pid(), Some(echo.id()));
+    for size in sizes() {
+        let message: Vec<u8> = (0..size).map(|at| at as u8).collect();
+        link.send(&message).unwrap();
+        assert!(link.recv().unwrap().unwrap() == message, "{size} bytes came back");
+    }
+    link.close().unwrap();
+    finish("peer echo", echo);
+
+    // C asks.
+    let address = Address::fresh();
+    let mut listener = context.listen(&address).unwrap();
+    let ask = start(Command::new(&program.0).args(["ask", &address.to_string()]));
+    let mut link = listener.accept_deadline(Instant::now() + HANG).unwrap();
+    let mut seen = Vec::new();
+    while let Some(message) = link.recv().unwrap() {
+        seen.push(message.len());
+        link.send(&message).unwrap();
+    }
+    assert_eq!(seen, sizes());
+    finish("peer ask", ask);
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let header = fs::read_to_string(folder().join("include/slipring.h")).unwrap();
+    let lines = header.lines().filter(|line| !line.starts_with("//") && !line.starts_with(" *"));
+    let declared: BTreeSet<String> = lines
+        .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
+        .filter(|name| name.starts_with("slipring_"))
+        .map(str::to_owned)
+        .collect();
+    assert!(declared.len() > 30, "{declared:?}");
+    let library = libraries().join("libslipring_capi.so");
+    let symbols = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let exported: BTreeSet<String> =
+        symbols.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect();
+    assert_eq!(exported, declared);
+}
+
+#[test]
+fn the_header_is_also_one_of_cpp() {
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.cpp");
+    fs::write(
+        &source,
+        "#include \"slipring.h\"\nint main() { return slipring_version() == nullptr; }\n",
+    )
+    .unwrap();
+    let mut command = Command::new("g++");
+    command.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"]);
+    let done = command.arg(folder().join("include")).arg(source).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
