@@ -100,6 +100,11 @@ impl Kind for Connection {
 impl Connection {
     /// Returns a handle of a connection.
     pub(crate) fn handle(connection: slipring::Connection) -> Answer<*mut slipring_connection> {
+        Ok(Handle::make(Self::new(connection)?))
+    }
+
+    /// Returns what a handle of a connection holds.
+    pub(crate) fn new(connection: slipring::Connection) -> Answer<Self> {
         let generation = Generation::current()?;
         let identity = connection.peer();
         let pidfd = identity.pidfd().and_then(|pidfd| pidfd.try_clone_to_owned().ok());
@@ -110,12 +115,12 @@ impl Connection {
             pidfd: pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         };
         let (sender, receiver) = connection.split();
-        Ok(Handle::make(Self {
+        Ok(Self {
             sending: Half::new(Sending::new(sender, generation)),
             receiving: Half::new(Receiving::new(receiver, generation)),
             peer,
             _pidfd: pidfd,
-        }))
+        })
     }
 
     /// Calls `act` with the sending half of a connection.

@@ -190,9 +190,9 @@ pub unsafe extern "C" fn slipring_pair(
         let (mut one, mut other) = (one?, other?);
         let (near, far) = pair(context?)?;
         // Both are made before one is given away.
-        let near = Connection::handle(near)?;
-        other.set(Connection::handle(far)?);
-        one.set(near);
+        let (near, far) = (Connection::new(near)?, Connection::new(far)?);
+        one.set(Handle::make(near));
+        other.set(Handle::make(far));
         Ok(())
     })
 }

@@ -86,13 +86,13 @@ pub unsafe extern "C" fn slipring_recv(
     // SAFETY: the header demands that the bytes may be written.
     let room = unsafe { self::buffer(buffer, capacity) };
     // SAFETY: the header demands a place for the answer.
-    let out = unsafe { Out::new(len) };
+    let mut out = unsafe { Out::new(len) };
+    if let Ok(len) = &mut out {
+        len.set(0);
+    }
     let act = |receiving: &mut Receiving| {
-        let mut out = out?;
-        let (len, answer) = match room {
-            Ok(room) => receiving.recv(room, timeout),
-            Err(failure) => (0, Err(failure)),
-        };
+        let (mut out, room) = (out?, room?);
+        let (len, answer) = receiving.recv(room, timeout);
         out.set(len);
         answer
     };

@@ -185,6 +185,26 @@ fn rust_and_c_exchange_messages_of_all_sizes() {
 }
 
 #[test]
+fn the_page_shows_a_program_that_prints_what_it_says() {
+    let source = folder().join("examples/first.c");
+    let page = fs::read_to_string(folder().join("../../docs/c.md")).unwrap();
+    let (_, shown) = page.split_once("```c\n").unwrap();
+    assert_eq!(shown.split_once("```").unwrap().0, fs::read_to_string(&source).unwrap());
+    let done = Program::compile(COMPILERS[0], &source, &SANITIZED).run();
+    assert_eq!(String::from_utf8(done.stdout).unwrap(), "answer: HELLO\n");
+    assert!(page.contains("prints `answer: HELLO`"));
+}
+
+#[test]
+fn the_example_measures() {
+    let source = folder().join("examples/ping_pong.c");
+    let program = Program::compile(COMPILERS[0], &source, &[]);
+    let done = finish("ping_pong", start(Command::new(&program.0).arg("1000")));
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(said.lines().count() == 2 && said.contains("there and back: "), "{said}");
+}
+
+#[test]
 fn the_library_exports_what_the_header_declares() {
     let header = fs::read_to_string(folder().join("include/slipring.h")).unwrap();
     let lines = header.lines().filter(|line| !line.starts_with("//") && !line.starts_with(" *"));

@@ -19,7 +19,9 @@ static void null_pointers(void) {
     OK(slipring_pair(context, &near, &far));
     IS(SLIPRING_INVALID_HANDLE, slipring_send(NULL, "x", 1, SLIPRING_DEFAULT));
     SAYS("the handle is a null pointer");
+    len = 77;
     IS(SLIPRING_INVALID_HANDLE, slipring_recv(NULL, buffer, 8, &len, SLIPRING_DEFAULT));
+    CHECK(len == 0);
     IS(SLIPRING_INVALID_HANDLE, slipring_reserve(NULL, 8, SLIPRING_DEFAULT, &room));
     IS(SLIPRING_INVALID_HANDLE, slipring_peek(NULL, SLIPRING_DEFAULT, &message));
     IS(SLIPRING_INVALID_HANDLE, slipring_release(NULL));
