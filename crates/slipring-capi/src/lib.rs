@@ -7,14 +7,14 @@
 //! connection have the verb alone, as sockets do: `slipring_connect`, `slipring_send`, `slipring_peek`. Types and
 //! constants have here the names that they have in C.
 //!
-//! **Handles.** A [`Handle`](handle::Handle) has a word at its head that says what it is. The functions read it
-//! first, so NULL, another kind of handle, and one that was freed give `SLIPRING_INVALID_HANDLE`. Each handle is
-//! freed by the one function that its maker's text names. Nothing else that the caller gets is freed.
+//! **Handles.** A `Handle` has a word at its head that says what it is. The functions read it first, so NULL, another
+//! kind of handle, and one that was freed give `SLIPRING_INVALID_HANDLE`. Each handle is freed by the one function
+//! that its maker's text names. Nothing else that the caller gets is freed.
 //!
 //! **Threads.** A connection has a sending and a receiving half. One thread uses a half at a time, and two threads
-//! may use the two halves at once. A [`Half`](half::Half) notes that a thread is in it, with plain stores, so that it
-//! costs no locked instruction: a second thread gets `SLIPRING_BUSY`, unless both enter within the same nanoseconds.
-//! A context is for any number of threads.
+//! may use the two halves at once. A `Half` notes that a thread is in it, with plain stores, so that it costs no
+//! locked instruction: a second thread gets `SLIPRING_BUSY`, unless both enter within the same nanoseconds. A context
+//! is for any number of threads.
 //!
 //! **Lifetimes.** In Rust a reservation, a batch and a received message borrow their half. In C the half keeps them:
 //! what `slipring_reserve` returned stays valid until `slipring_publish` or `slipring_discard`, what `slipring_peek`
@@ -24,15 +24,15 @@
 //! **Waiting.** Each function that may wait takes a time in nanoseconds. It reads the clock only when it has to wait.
 //! `0` (`SLIPRING_NONBLOCK`) does not wait.
 //!
-//! **Answers.** Each function that can fail returns a [`slipring_status`](status::slipring_status). Three of them are
-//! no errors: `SLIPRING_OK`, `SLIPRING_WOULD_BLOCK` and `SLIPRING_END`. Every other one leaves its text for
-//! `slipring_last_error` of the same thread, which is put together when it is asked for.
+//! **Answers.** Each function that can fail returns a `slipring_status`. Three of them are no errors: `SLIPRING_OK`,
+//! `SLIPRING_WOULD_BLOCK` and `SLIPRING_END`. Every other one leaves its text for `slipring_last_error` of the same
+//! thread, which is put together when it is asked for.
 //!
 //! **Panics.** No panic crosses the border: each function ends it, returns `SLIPRING_PANIC`, and the half in which it
 //! happened answers `SLIPRING_PANIC` from then on.
 //!
-//! **Forks.** In a forked child every function on a handle of the parent returns `SLIPRING_FORKED`, and freeing the
-//! handle changes nothing.
+//! **Forks.** In a forked child what would use the parent's connections returns `SLIPRING_FORKED`, and freeing a
+//! handle changes nothing of the parent's.
 
 #![allow(
     clippy::missing_safety_doc,

@@ -88,7 +88,10 @@ impl Receiving {
         let received = match timeout {
             Timeout::Default | Timeout::Forever => receiver.peek()?,
             Timeout::None => receiver.try_peek()?,
-            time => receiver.peek_deadline(time.deadline())?,
+            time => match receiver.try_peek().map_err(Failure::from) {
+                Err(Failure::WouldBlock) => self.receiver().peek_deadline(time.deadline())?,
+                received => received?,
+            },
         };
         let Some(received) = received else { return Err(Failure::End) };
         let bytes = received.bytes();

@@ -75,7 +75,12 @@ impl Sending {
         let mut room = match Timeout::new(timeout)? {
             Timeout::Default => sender.reserve(len)?,
             Timeout::None => sender.try_reserve(len)?,
-            time => sender.reserve_deadline(len, time.deadline())?,
+            time => match sender.try_reserve(len).map_err(Failure::from) {
+                Err(Failure::WouldBlock) => {
+                    self.sender()?.reserve_deadline(len, time.deadline())?
+                }
+                room => room?,
+            },
         };
         let start = room.as_mut_ptr();
         self.open = Open::Message(room);

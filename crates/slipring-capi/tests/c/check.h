@@ -41,6 +41,17 @@
         } \
     } while (0)
 
+/* A context that gives up no handshake on a busy machine. */
+static inline slipring_context *patient(void) {
+    slipring_options *options;
+    slipring_context *context;
+    OK(slipring_options_new(&options));
+    OK(slipring_options_set(options, SLIPRING_OPTION_HANDSHAKE_TIMEOUT, HANG));
+    OK(slipring_context_new(options, &context));
+    OK(slipring_options_free(options));
+    return context;
+}
+
 static const size_t SIZES[] = {0, 1, 7, 8, 56, 57, 64, 100, 4095, 4096, 4097, 65536, 1 << 20, 5000001};
 enum { COUNT = sizeof SIZES / sizeof SIZES[0] };
 

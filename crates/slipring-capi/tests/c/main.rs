@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use slipring::{Address, Context};
+use slipring::{Address, Context, Options};
 
 /// The longest that a program may take, beside load and under valgrind.
 const HANG: Duration = Duration::from_secs(100);
@@ -155,7 +155,7 @@ fn sizes() -> Vec<usize> {
 #[test]
 fn rust_and_c_exchange_messages_of_all_sizes() {
     let program = Program::compile(COMPILERS[0], &folder().join("tests/c/peer.c"), &SANITIZED);
-    let context = Context::new().unwrap();
+    let context = Context::with_options(Options::new().handshake_timeout(HANG)).unwrap();
 
     // Rust asks.
     let address = Address::fresh().to_string();

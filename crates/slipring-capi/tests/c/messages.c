@@ -239,7 +239,7 @@ static void descriptors_and_listeners(void) {
     CHECK(child >= 0);
     if (child == 0) {
         slipring_context *own;
-        OK(slipring_context_new(NULL, &own));
+        own = patient();
         OK(slipring_connect(own, address, HANG, &near));
         OK(slipring_peek(near, HANG, &message));
         OK(slipring_send(near, message.data, message.len, HANG));
@@ -309,6 +309,7 @@ static void options(void) {
     slipring_context *strict, *wrong;
     slipring_connection *near, *far;
     OK(slipring_options_new(&options));
+    OK(slipring_options_set(options, SLIPRING_OPTION_HANDSHAKE_TIMEOUT, HANG));
     OK(slipring_options_set(options, SLIPRING_OPTION_MAX_MESSAGE, 100));
     OK(slipring_options_set(options, SLIPRING_OPTION_SPIN, 0));
     OK(slipring_options_set(options, SLIPRING_OPTION_PEER_POLICY, SLIPRING_PEERS_OF_ANYONE));
@@ -341,7 +342,7 @@ int main(void) {
     snprintf(version, sizeof version, "%d.%d.%d", SLIPRING_VERSION_MAJOR, SLIPRING_VERSION_MINOR,
              SLIPRING_VERSION_PATCH);
     CHECK(strcmp(slipring_version(), version) == 0);
-    OK(slipring_context_new(NULL, &context));
+    context = patient();
     sizes();
     short_buffers_keep_the_message();
     peeks_and_reservations();

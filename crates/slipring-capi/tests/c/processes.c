@@ -23,13 +23,13 @@ static void a_killed_peer_is_named(const char *address) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        OK(slipring_context_new(NULL, &context));
+        context = patient();
         OK(slipring_connect(context, address, HANG, &link));
         OK(slipring_send(link, "alive", 5, SLIPRING_DEFAULT));
         pause();
         _exit(1);
     }
-    OK(slipring_context_new(NULL, &context));
+    context = patient();
     OK(slipring_listen(context, address, &listener));
     OK(slipring_accept(listener, HANG, &link));
     OK(slipring_recv(link, buffer, 8, &len, HANG));
@@ -64,7 +64,7 @@ static void a_forked_child_is_told(size_t size) {
     int descriptor;
     void *room;
     OK(slipring_options_new(&options));
-    OK(slipring_context_new(options, &context));
+    context = patient();
     snprintf(address, sizeof address, "slipring-fork-%ld", (long)getpid());
     OK(slipring_listen(context, address, &listener));
     OK(slipring_pair(context, &near, &far));
@@ -100,7 +100,7 @@ static void a_forked_child_is_told(size_t size) {
         OK(slipring_context_free(context));
         OK(slipring_options_free(options));
         /* With a context of its own, the child connects. */
-        OK(slipring_context_new(NULL, &own));
+        own = patient();
         OK(slipring_connect(own, address, HANG, &fresh));
         OK(slipring_send(fresh, "child", 5, SLIPRING_DEFAULT));
         OK(slipring_connection_close(fresh));
