@@ -161,10 +161,7 @@ impl Audience {
             EventKind::Left => {
                 tracing::debug!(peer = seat.link().peer_name(), "a subscriber has left");
             }
-            _ => {
-                seat.link().show_death();
-                tracing::warn!(peer = seat.link().peer_name(), "a subscriber has died");
-            }
+            _ => tracing::warn!(peer = seat.link().peer_name(), "a subscriber has died"),
         }
         ended.push(seat);
         ended

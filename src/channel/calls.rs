@@ -73,10 +73,10 @@ impl Calls {
 
     /// Marks a request whose response is not wanted. It is in flight no longer.
     pub(crate) fn abandon(&mut self, id: RequestId) {
+        self.spans.abandon(id);
         if !self.made.remove(&id.0) {
             return;
         }
-        self.spans.abandon(id);
         self.abandoned.insert(id.0);
         if self.abandoned.len() > LIMIT
             && let Some(oldest) = self.abandoned.pop_first()
@@ -110,10 +110,10 @@ impl Calls {
         }
     }
 
-    /// Forgets a request whose response went to the caller.
-    pub(crate) fn finish(&mut self, id: RequestId) {
+    /// Forgets a request whose response went to the caller, or why that could not be.
+    pub(crate) fn finish(&mut self, id: RequestId, error: Option<&Error>) {
         self.answered.remove(&id.0);
-        self.spans.end(id, None);
+        self.spans.end(id, error);
     }
 }
 

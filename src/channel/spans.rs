@@ -1,7 +1,7 @@
 //! The spans of calls, in the trace of the caller and of the peer.
 //!
 //! 1. A call outside of a span has none: it looks once whether its thread has one.
-//! 2. A span ends once: with the response, with the error, or as abandoned when it is dropped before.
+//! 2. A span ends once, in the process that began it: with the response, with the error, or as abandoned when it is dropped before.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -19,10 +19,18 @@ use crate::error::{Error, Result};
 use crate::handshake::address::Address;
 use crate::handshake::socket;
 use crate::link::link::Link;
+use crate::shm::fork::Generation;
 
 /// The span of a call, if the caller has one.
 #[derive(Debug)]
-pub(crate) struct CallSpan(Option<BoxedSpan>);
+pub(crate) struct CallSpan(Option<Traced>);
+
+/// A span that has not ended, and the process that ends it.
+#[derive(Debug)]
+struct Traced {
+    span: BoxedSpan,
+    generation: Option<Generation>,
+}
 
 impl CallSpan {
     /// Starts the span of a call, if the caller's span is valid. `link` is not asked without need.
@@ -39,7 +47,7 @@ impl CallSpan {
     /// Returns the metadata to send instead of the caller's: with the span as the parent of the peer's. `None`: there is no
     /// span, or no room for it.
     pub(crate) fn carry(&mut self, own: &Metadata) -> Option<Metadata> {
-        let span = self.0.as_mut()?;
+        let span = &mut self.0.as_mut()?.span;
         let context = Context::current().with_remote_span_context(span.span_context().clone());
         let mut metadata = own.clone();
         let injected = metadata.inject(&context);
@@ -59,7 +67,7 @@ impl CallSpan {
 
     #[cold]
     fn finish(mut self, error: Option<&Error>) {
-        let Some(mut span) = self.0.take() else { return };
+        let Some(Traced { mut span, .. }) = self.0.take() else { return };
         if let Some(error) = error {
             fail(&mut span, &kind_name(error), error.to_string());
         }
@@ -69,8 +77,12 @@ impl CallSpan {
 
 impl Drop for CallSpan {
     fn drop(&mut self) {
-        if let Some(span) = &mut self.0 {
-            fail(span, "abandoned", "nobody waits for the response".into());
+        let Some(mut traced) = self.0.take() else { return };
+        if traced.generation.is_some_and(|made| made.is_current()) {
+            fail(&mut traced.span, "abandoned", "nobody waits for the response".into());
+        } else {
+            // In a forked child: the span is the parent's, and so is what its end would lock.
+            std::mem::forget(traced);
         }
     }
 }
@@ -130,7 +142,7 @@ impl HandlerSpan {
 }
 
 #[cold]
-fn start(link: Option<Arc<Link>>) -> BoxedSpan {
+fn start(link: Option<Arc<Link>>) -> Traced {
     let tracer = tracer();
     let builder = tracer.span_builder("slipring").with_kind(SpanKind::Client);
     let mut span = builder.with_attributes([system()]).start(&tracer);
@@ -144,13 +156,16 @@ fn start(link: Option<Arc<Link>>) -> BoxedSpan {
             span.set_attribute(KeyValue::new("slipring.peer.pid", i64::from(pid)));
         }
     }
-    span
+    Traced { span, generation: Generation::current().ok() }
 }
 
 /// Returns the address at which both sides have met, if it has a name.
 fn address(link: &Link) -> Option<Address> {
-    let connected = socket::peer_name(link.socket());
-    let name = if connected.is_empty() { socket::own_name(link.socket()) } else { connected };
+    // The other name is the choice of who has connected.
+    let name = match link.terms().connected {
+        true => socket::peer_name(link.socket()),
+        false => socket::own_name(link.socket()),
+    };
     match name.split_first() {
         Some((0, name)) => Address::named(name).ok(),
         _ => Address::path(OsStr::from_bytes(&name)).ok(),

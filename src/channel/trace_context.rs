@@ -158,14 +158,14 @@ pub fn remote_context(carrier: &dyn Extractor) -> Context {
     let context = global::get_text_map_propagator(|propagator| {
         propagator.extract_with_context(&Context::new(), carrier)
     });
-    match carrier.get(TRACEPARENT).and_then(parent) {
-        Some((trace, span, flags)) => {
-            let state = carrier.get(TRACESTATE).map(TraceState::from_str);
-            let state = state.and_then(Result::ok).unwrap_or_default();
-            context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
-        }
-        None => context,
-    }
+    let Some(text) = carrier.get(TRACEPARENT) else { return context };
+    let Some((trace, span, flags)) = parent(text) else {
+        // The propagator may have taken it for a good one.
+        return context.with_remote_span_context(SpanContext::NONE);
+    };
+    let state = carrier.get(TRACESTATE).map(TraceState::from_str);
+    let state = state.and_then(Result::ok).unwrap_or_default();
+    context.with_remote_span_context(SpanContext::new(trace, span, flags, true, state))
 }
 
 fn remove(metadata: &mut Metadata, name: &str) {

@@ -63,12 +63,13 @@ impl HealthWord {
         Edge::LastLook.sequence(|| self.health(), look)
     }
 
-    /// Raises the word to `health`, if it is lower. The caller then wakes the sleepers.
-    pub(crate) fn raise(&self, health: Health) {
+    /// Raises the word to `health`, if it is lower. The caller then wakes the sleepers. Returns whether the link was alive.
+    pub(crate) fn raise(&self, health: Health) -> bool {
         let health = health as u32;
         let update = |now| (now < health).then_some(health);
         // Pairs with `health`.
-        let _ = self.health.fetch_update(Edge::End.store(), Ordering::Relaxed, update);
+        let before = self.health.fetch_update(Edge::End.store(), Ordering::Relaxed, update);
+        before == Ok(Health::Alive as u32)
     }
 
     /// Notes that the link has failed. Returns the reason, which is the first one given.

@@ -37,6 +37,8 @@ pub(crate) struct Terms {
     pub(crate) peer: Extents,
     /// The most bytes of this side's pool that the peer maps.
     pub(crate) peer_pool_limit: u64,
+    /// This side has connected.
+    pub(crate) connected: bool,
 }
 
 /// The state of a link, private to this process.
@@ -57,6 +59,8 @@ pub(crate) struct Link {
     retires: Arc<AtomicU32>,
     /// A thread sleeps on the socket: a half that finds nothing arms it before it returns.
     by_descriptor: AtomicBool,
+    /// The end of the peer was told of.
+    is_told: AtomicBool,
     /// The row of the status page, and its line of the end.
     row: Arc<Row>,
     end_line: Line,
@@ -88,6 +92,7 @@ impl Link {
             account: control_socket.account().clone(),
             control_socket: Mutex::new(control_socket),
             by_descriptor: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
             end_line: row.line(status::layout::END),
             row,
             peer_inode,
@@ -243,11 +248,28 @@ impl Link {
         let _ = futex::wake(self.health_word.word(), futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
-    /// Notes in the status page that the peer's death was told of.
-    pub(crate) fn show_death(&self) {
-        if self.end_line.is_current() {
+    /// Raises the health. The first end that is no order of the peer's, while this side uses the link, is its death: the status
+    /// page has it.
+    fn raise(&self, health: Health) {
+        let is_used = !self.health_word.is_retired();
+        if self.health_word.raise(health)
+            && is_used
+            && self.end_line.is_current()
+            && !self.peer_left()
+        {
             self.end_line.store(status::layout::DIED, 1);
         }
+    }
+
+    /// Returns whether the end of the peer is to be told of: once, and not if this side has let go of the link or found the
+    /// peer at fault before.
+    pub(crate) fn take_news(&self) -> bool {
+        let is_news = match self.health() {
+            Health::Alive => !self.health_word.is_retired(),
+            Health::HungUp | Health::Dead => true,
+            Health::Failed => false,
+        };
+        is_news && !self.is_told.swap(true, Ordering::Relaxed)
     }
 
     /// Notes in the status page that the publisher evicted the peer.
@@ -259,13 +281,13 @@ impl Link {
 
     /// Notes that the peer's end of the socket is closed.
     pub(crate) fn hang_up(&self) {
-        self.health_word.raise(Health::HungUp);
+        self.raise(Health::HungUp);
         self.rouse();
     }
 
     /// Notes that the peer's process has ended.
     pub(crate) fn die(&self) {
-        self.health_word.raise(Health::Dead);
+        self.raise(Health::Dead);
         self.rouse();
         // A forked child of the peer's may hold the other end open.
         socket::end(&self.socket);

@@ -180,18 +180,18 @@ impl Shared {
     /// Handles the end of a peer's socket or process.
     fn ended(&self, link: &Arc<Link>, key: u64, flags: EventFlags) {
         let has_ended = key & 1 == 1;
-        let is_news = link.is_alive() && !link.health_word().is_retired();
+        if !has_ended && !flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            return;
+        }
+        let is_news = link.take_news();
         if has_ended {
             link.die();
-        } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            link.hang_up();
         } else {
-            return;
+            link.hang_up();
         }
         if is_news && link.peer_left() {
             tracing::debug!(peer = link.peer_name(), "the peer has closed the link");
         } else if is_news {
-            link.show_death();
             let exit = link.identity().exit();
             tracing::warn!(peer = link.peer_name(), exit, "the peer has died");
         }

@@ -153,7 +153,7 @@ impl Gauge {
         let level = meter.i64_observable_up_down_counter(self.name).with_unit(self.unit);
         let callback = |instrument: &dyn AsyncInstrument<i64>| {
             for (attributes, value) in self.values(&census::look()) {
-                instrument.observe(value.cast_signed(), &attributes);
+                instrument.observe(i64::try_from(value).unwrap_or(i64::MAX), &attributes);
             }
         };
         level.with_description(self.description).with_callback(callback).build();

@@ -44,10 +44,12 @@
 //!
 //! # What holds
 //!
-//! 1. A counter covers the life of the process and never falls: it includes links that have ended. It counts by address and role,
-//!    so its series are bounded: the first 256 of them have their own, and all later ones share the address `_OTHER`.
+//! 1. A counter covers the life of the process and never falls: it includes links that have ended. It counts by kind of object,
+//!    role and address, so its series are bounded: the first 256 of these have their own, and all later ones share the address
+//!    `_OTHER`. A topic with subscribers takes three: the topic, its listener, and its side of the subscriptions.
 //! 2. Levels are of what exists now. Objects with the same attributes show one sum, of waits and lags the most.
-//! 3. A sender in a stream that does not pause counts up to 15 messages late. The end of a half counts all.
+//! 3. A half in a stream counts up to 15 messages late, also those before a pause: until its next message alone, its next sleep
+//!    or its end. Each instrument looks by itself, so values of one collection may be some messages apart.
 //! 4. The 65,534 first objects of a process that exist at a time are seen. Others are not.
 //! 5. A forked child counts for itself, from zero. The parent's counters stay with the parent.
 

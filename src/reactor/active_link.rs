@@ -550,7 +550,8 @@ impl ActiveLink {
         };
         link.publish_received(&receiver.stats());
         let remains = link.end(kind);
-        drop((deferred, receiver));
+        // The spans of its calls end, which runs the application's code.
+        contain(|| drop((deferred, receiver)));
         interest.end_reads(&link);
         remains.complete(interest.take_calls());
         interest.close(&link, result);

@@ -141,10 +141,8 @@ impl InterestSet {
         match &mut self.message {
             _ if matches!(message.kind(), MessageKind::Response(_)) => Offered::Taken,
             Some(callback) => {
-                let span = HandlerSpan::begin(message.kind(), message.metadata());
-                let ran = contain(|| callback(link, message));
-                span.end(ran);
-                Offered::of(ran)
+                let span = contain(|| HandlerSpan::begin(message.kind(), message.metadata()));
+                Offered::of(within(span, || callback(link, message)))
             }
             None => Offered::Unwanted,
         }
@@ -197,10 +195,8 @@ impl InterestSet {
                 None => contain(|| drop(tensors)),
             },
             (MessageKind::TensorRequest(id), _, Some(callback)) => {
-                let span = HandlerSpan::begin(kind, tensors.metadata());
-                let ran = contain(|| callback(link, TensorRequest { id, tensors }));
-                span.end(ran);
-                ran
+                let span = contain(|| HandlerSpan::begin(kind, tensors.metadata()));
+                within(span, || callback(link, TensorRequest { id, tensors }))
             }
             (MessageKind::Tensors, Some(callback), _) => contain(|| callback(link, tensors)),
             _ => return Err(tensors),
@@ -236,4 +232,16 @@ impl InterestSet {
 /// Drops a callback, whose drop may panic.
 fn discard<T>(callback: T) {
     contain(|| drop(callback));
+}
+
+/// Handles a request inside of its span. Returns `None` if the handler panics. What a span runs of the application's may panic,
+/// too, and then nothing is noted.
+fn within(span: Option<HandlerSpan>, handle: impl FnOnce()) -> Option<()> {
+    let ran = contain(handle);
+    contain(|| {
+        if let Some(span) = span {
+            span.end(ran);
+        }
+    });
+    ran
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use opentelemetry::metrics::MeterProvider;
 use slipring::broadcast::{PublishOptions, SubscribeOptions};
 use slipring::options::Spin;
-use slipring::{Connection, Context, Options};
+use slipring::{Connection, Context, Options, Reactor};
 
 use page::{Page, Reader};
 use support::other::{Other, fork, say, wait_for_death};
@@ -215,6 +215,18 @@ fn the_death_of_a_peer_is_counted_once() {
         drop(link);
         assert_eq!(deaths(&reader.read()), f64::from(round));
     }
+    // A reactor sees the end by itself, before the thread that watches for deaths or after it.
+    let reactor = Reactor::spawn(&context).unwrap();
+    for round in 3..=6 {
+        let mut other = Other::spawn(test, &name);
+        let link = reactor.adopt(listener.accept_deadline(soon()).unwrap()).unwrap();
+        link.on_message(|_, _| {});
+        other.expect("here");
+        other.kill();
+        wait_until("a death", || deaths(&reader.read()) == f64::from(round));
+        wait_until("the end", || !link.is_open());
+        assert_eq!(deaths(&reader.read()), f64::from(round));
+    }
     // One that closes in order is no death.
     thread::scope(|scope| {
         let link = scope.spawn(|| context.connect_deadline(&name, soon()).unwrap());
@@ -222,7 +234,7 @@ fn the_death_of_a_peer_is_counted_once() {
         link.join().unwrap().close().unwrap();
         assert!(accepted.recv().unwrap().is_none());
     });
-    assert_eq!(deaths(&reader.read()), 2.0);
+    assert_eq!(deaths(&reader.read()), 6.0);
 }
 
 #[test]

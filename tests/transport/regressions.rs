@@ -842,6 +842,8 @@ fn a_child_with_its_parents_pid_is_another_process() {
                 assert_eq!(kind(link.send(b"x")), ErrorKind::Forked);
                 assert_eq!(kind(link.send(&[1; 20_000])), ErrorKind::Forked);
                 assert_eq!(kind(link.recv()), ErrorKind::Forked);
+                link.receiver().take_turns();
+                assert_eq!(link.receiver().rest(), None);
                 let stats = link.stats();
                 assert_eq!((stats.sent.messages, stats.send_queue, stats.recv_queue), (0, 0, 0));
                 assert_eq!(own.pool_bytes(), 0);

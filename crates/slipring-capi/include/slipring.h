@@ -112,7 +112,7 @@ typedef enum {
   SLIPRING_KIND_REQUEST = 1,
   // The response to a request.
   SLIPRING_KIND_RESPONSE = 2,
-  // Tensors. The bytes are their description alone.
+  // Tensors, which this interface does not read yet. The bytes are internal: release the message.
   SLIPRING_KIND_TENSORS = 3,
   // A request with tensors.
   SLIPRING_KIND_TENSOR_REQUEST = 4,
@@ -275,6 +275,9 @@ slipring_status slipring_batch_begin(slipring_connection *connection);
 // SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room. SLIPRING_TOO_LARGE: the message, or the batch with
 // it. The batch stays as it was. SLIPRING_WRONG_STATE: no batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
 // SLIPRING_PEER_FAULT, SLIPRING_FORKED.
+//
+// The descriptor of the connection does not tell when there is room for a batch: publish it, and wait with
+// slipring_send().
 slipring_status slipring_batch_push(slipring_connection *connection,
                                     const void *message,
                                     size_t len,
@@ -306,8 +309,8 @@ slipring_status slipring_connection_abort(slipring_connection *connection);
 //
 // Ask for it before the first receive. Before each sleep call slipring_recv() or slipring_peek() with
 // SLIPRING_NONBLOCK until they return SLIPRING_WOULD_BLOCK, and likewise slipring_send() if a message had no room.
-// The descriptor then becomes readable when there is a message, room, or the end of the connection. It never becomes
-// writable.
+// The descriptor then becomes readable when there is a message, room in the ring, or the end of the connection. It
+// never becomes writable, and tells of no room for a batch, nor in a pool that other peers have filled.
 //
 // Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
 slipring_status slipring_connection_descriptor(slipring_connection *connection,
@@ -315,11 +318,13 @@ slipring_status slipring_connection_descriptor(slipring_connection *connection,
 
 // Notes that the calling thread serves several peers: from now on the peer of this connection has a bounded share of
 // its time. A receive with SLIPRING_NONBLOCK then returns SLIPRING_WOULD_BLOCK although something is left, and
-// slipring_connection_rest() says when to go on.
+// slipring_connection_rest() says when to go on. A long message is still received whole. A peek ends.
+// SLIPRING_FORKED.
 slipring_status slipring_connection_take_turns(slipring_connection *connection);
 
 // Writes when to receive again after SLIPRING_WOULD_BLOCK, in nanoseconds from now: 0 for the next turn of the loop,
-// or SLIPRING_FOREVER, at the next event of the descriptor. Only after slipring_connection_take_turns().
+// or SLIPRING_FOREVER, at the next event of the descriptor. Only after slipring_connection_take_turns(). A peek ends.
+// SLIPRING_FORKED.
 slipring_status slipring_connection_rest(slipring_connection *connection,
                                          int64_t *nanoseconds);
 
@@ -347,8 +352,9 @@ slipring_status slipring_context_free(slipring_context *context);
 // Gives unused memory of the context's pool back to the system.
 slipring_status slipring_context_trim(slipring_context *context);
 
-// Connects to a listener, and retries every few milliseconds while nobody listens. With SLIPRING_NONBLOCK and
-// SLIPRING_DEFAULT it does not retry; it waits for the listener's Hello as SLIPRING_OPTION_HANDSHAKE_TIMEOUT says.
+// Connects to a listener, and retries every few milliseconds while nobody listens: after `timeout` the status is
+// SLIPRING_NOBODY_LISTENS. With SLIPRING_NONBLOCK and SLIPRING_DEFAULT it does not retry. In each case it waits for the
+// answer of a listener that is there, for at most SLIPRING_OPTION_HANDSHAKE_TIMEOUT: it may block.
 //
 // `address`: "camera" or "@camera" is an abstract name; a text with a slash is a path. Close the connection with
 // slipring_connection_close().
@@ -364,148 +370,7 @@ slipring_status slipring_connect(slipring_context *context,
 // Connects over a connected SOCK_SEQPACKET Unix socket, such as one end of a socketpair. The other end uses
 // slipring_accept_socket(). The function takes the descriptor in every case: do not close it.
 //
-// As slipring_connect().
-slipring_status slipring_connect_socket(slipring_context *context,
-                                        int socket,
-                                        slipring_connection **connection);
-
-// Accepts over a connected SOCK_SEQPACKET Unix socket. The other end uses slipring_connect_socket(). The function
-// takes the descriptor in every case: do not close it.
-//
-// As slipring_connect().
-slipring_status slipring_accept_socket(slipring_context *context,
-                                       int socket,
-                                       slipring_connection **connection);
-
-// Makes two connections with each other in this process, for tests.
-//
-// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED, SLIPRING_OS.
-slipring_status slipring_pair(slipring_context *context,
-                              slipring_connection **one,
-                              slipring_connection **other);
-
-// Returns the text of the last error of this thread: what happened, with the numbers, the remedy, and the option
-// that raises a limit. Empty, never NULL, before the first error.
-//
-// Only a status that is an error changes it: not SLIPRING_OK, SLIPRING_WOULD_BLOCK or SLIPRING_END. The text stays
-// until the next error of this thread, or the thread's end. Do not free it.
-const char *slipring_last_error(void);
-
-// Returns the kind of the last error of this thread, as Rust names it: "PoolExhausted". Several kinds share one
-// status. Empty for errors that only this interface has. As long as the text.
-const char *slipring_last_error_kind(void);
-
-// Returns the errno of the last error of this thread, or 0 if the kernel had no part in it.
-int32_t slipring_last_error_number(void);
-
-// Returns the name of a status, or NULL if there is no such status. Do not free it.
-const char *slipring_status_name(int32_t status);
-
-// Returns the version of the library that runs: "0.1.0". Do not free it.
-const char *slipring_version(void);
-
-// Starts a batch: messages that become visible together, at the cost of one publication. slipring_publish() sends
-// it, and slipring_discard() drops it.
-//
-// SLIPRING_WRONG_STATE: a message is reserved, or a batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
-// SLIPRING_PEER_FAULT, SLIPRING_FORKED.
-slipring_status slipring_batch_begin(slipring_connection *connection);
-
-// Adds a message of at most SLIPRING_OPTION_INLINE_MAX bytes to the batch.
-//
-// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room. SLIPRING_TOO_LARGE: the message, or the batch with
-// it. The batch stays as it was. SLIPRING_WRONG_STATE: no batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
-// SLIPRING_PEER_FAULT, SLIPRING_FORKED.
-slipring_status slipring_batch_push(slipring_connection *connection,
-                                    const void *message,
-                                    size_t len,
-                                    int64_t timeout);
-
-// Adds a message of `len` bytes, which the caller writes in place before slipring_publish(), and writes its address
-// to `data`. Its bytes have arbitrary values. Do not free them.
-//
-// The statuses of slipring_batch_push().
-slipring_status slipring_batch_reserve(slipring_connection *connection,
-                                       size_t len,
-                                       int64_t timeout,
-                                       void **data);
-
-// Ends a connection in order and frees it. The peer receives all that was sent before. What is reserved is not sent,
-// and what was peeked at is not there any more. NULL has no effect.
-//
-// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the peer may not have received the last messages. The handle is freed.
-// SLIPRING_FORKED: the handle is freed here, and the parent's connection goes on. SLIPRING_BUSY: another thread uses
-// the connection. It is not freed.
-slipring_status slipring_connection_close(slipring_connection *connection);
-
-// Ends a connection, takes back at once all memory that the peer holds of it, and frees it. NULL has no effect.
-//
-// SLIPRING_BUSY: another thread uses the connection. It is not freed.
-slipring_status slipring_connection_abort(slipring_connection *connection);
-
-// Returns a descriptor for epoll or poll. It belongs to the connection: do not close it, and do not read from it.
-//
-// Ask for it before the first receive. Before each sleep call slipring_recv() or slipring_peek() with
-// SLIPRING_NONBLOCK until they return SLIPRING_WOULD_BLOCK, and likewise slipring_send() if a message had no room.
-// The descriptor then becomes readable when there is a message, room, or the end of the connection. It never becomes
-// writable.
-//
-// Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
-slipring_status slipring_connection_descriptor(slipring_connection *connection,
-                                               int *descriptor);
-
-// Notes that the calling thread serves several peers: from now on the peer of this connection has a bounded share of
-// its time. A receive with SLIPRING_NONBLOCK then returns SLIPRING_WOULD_BLOCK although something is left, and
-// slipring_connection_rest() says when to go on.
-slipring_status slipring_connection_take_turns(slipring_connection *connection);
-
-// Writes when to receive again after SLIPRING_WOULD_BLOCK, in nanoseconds from now: 0 for the next turn of the loop,
-// or SLIPRING_FOREVER, at the next event of the descriptor. Only after slipring_connection_take_turns().
-slipring_status slipring_connection_rest(slipring_connection *connection,
-                                         int64_t *nanoseconds);
-
-// Writes who the peer is. Any thread may ask at any time.
-slipring_status slipring_connection_peer(slipring_connection *connection, slipring_peer *peer);
-
-// Writes the counts of a connection. `size` is `sizeof *stats`, so that a program can run with an older or newer
-// library.
-//
-// Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
-slipring_status slipring_connection_get_stats(slipring_connection *connection,
-                                              slipring_stats *stats,
-                                              size_t size);
-
-// Makes a context. `options` may be NULL, for the defaults. Free it with slipring_context_free().
-//
-// SLIPRING_INVALID_ARGUMENT: an option has a value that it may not have. SLIPRING_OS: the kernel is older than Linux
-// 5.1.
-slipring_status slipring_context_new(const slipring_options *options,
-                                     slipring_context **context);
-
-// Frees a context. Its listeners and connections live on. NULL has no effect.
-slipring_status slipring_context_free(slipring_context *context);
-
-// Gives unused memory of the context's pool back to the system.
-slipring_status slipring_context_trim(slipring_context *context);
-
-// Connects to a listener, and retries every few milliseconds while nobody listens. With SLIPRING_NONBLOCK and
-// SLIPRING_DEFAULT it does not retry; it waits for the listener's Hello as SLIPRING_OPTION_HANDSHAKE_TIMEOUT says.
-//
-// `address`: "camera" or "@camera" is an abstract name; a text with a slash is a path. Close the connection with
-// slipring_connection_close().
-//
-// SLIPRING_NOBODY_LISTENS, SLIPRING_TIMED_OUT, SLIPRING_REFUSED, SLIPRING_INVALID_ARGUMENT (the address),
-// SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY,
-// SLIPRING_FORKED, SLIPRING_OS.
-slipring_status slipring_connect(slipring_context *context,
-                                 const char *address,
-                                 int64_t timeout,
-                                 slipring_connection **connection);
-
-// Connects over a connected SOCK_SEQPACKET Unix socket, such as one end of a socketpair. The other end uses
-// slipring_accept_socket(). The function takes the descriptor in every case: do not close it.
-//
-// As slipring_connect().
+// It waits for the other end, and its statuses are those of slipring_connect() with SLIPRING_DEFAULT.
 slipring_status slipring_connect_socket(slipring_context *context,
                                         int socket,
                                         slipring_connection **connection);
@@ -594,7 +459,8 @@ slipring_status slipring_send(slipring_connection *connection,
 // other status but SLIPRING_OK it is 0. SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END:
 // nothing follows. SLIPRING_OTHER_KIND: slipring_peek() and slipring_release() pass over the message.
 // SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the connection is over, and each message that came before was received.
-// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
+// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY: the message cannot be read. Whether the
+// connection is over the next call tells. SLIPRING_FORKED.
 //
 // A peek ends: its message is the one that is received.
 slipring_status slipring_recv(slipring_connection *connection,
@@ -633,10 +499,14 @@ slipring_status slipring_publish_first(slipring_connection *connection,
 slipring_status slipring_discard(slipring_connection *connection);
 
 // Returns the next message, of any kind, in place. It stays the next one until slipring_release(). Its bytes may be
-// read until then, or until another receiving call. Do not free them.
+// read until then, or until another function that uses the receiving half, slipring_connection_rest() included. Do not
+// free them. Those of an honest peer are aligned to 8 bytes.
+//
+// Do not hand them to slipring_send() if the peer may be hostile: it can write them meanwhile. Copy them first.
 //
 // SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END: nothing follows. SLIPRING_PEER_DIED,
-// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_FORKED.
+// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT,
+// SLIPRING_OUT_OF_MEMORY: the message cannot be read. SLIPRING_FORKED. After all but SLIPRING_OK `message` is as it was.
 slipring_status slipring_peek(slipring_connection *connection,
                               int64_t timeout,
                               slipring_message *message);
@@ -644,127 +514,8 @@ slipring_status slipring_peek(slipring_connection *connection,
 // Gives the memory of the peeked message back. Its bytes are not there any more.
 //
 // SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
-// was read of it may be other data. SLIPRING_PEER_FAULT. SLIPRING_FORKED.
-slipring_status slipring_release(slipring_connection *connection);
-
-// Makes options with their defaults. Free them with slipring_options_free(), at the earliest after
-// slipring_context_new(), which copies them.
-slipring_status slipring_options_new(slipring_options **options);
-
-// Sets an option, a slipring_option. slipring_context_new() checks the value.
-//
-// SLIPRING_INVALID_ARGUMENT: there is no such option, or it cannot have this value.
-slipring_status slipring_options_set(slipring_options *options, uint32_t option, uint64_t value);
-
-// Sets how many blocks and bytes of the context's pool one connection's peer may hold. 1024 and a quarter of the
-// quota.
-slipring_status slipring_options_set_loan_limit(slipring_options *options,
-                                                uint32_t blocks,
-                                                uint64_t bytes);
-
-// Frees options. NULL has no effect.
-slipring_status slipring_options_free(slipring_options *options);
-
-// Listens on an address: "camera" or "@camera" is an abstract name, a text with a slash is a path. Free the listener
-// with slipring_listener_free().
-//
-// SLIPRING_ADDRESS_IN_USE, SLIPRING_INVALID_ARGUMENT (the address), SLIPRING_RESOURCE_LIMIT, SLIPRING_FORKED,
-// SLIPRING_OS.
-slipring_status slipring_listen(slipring_context *context,
-                                const char *address,
-                                slipring_listener **listener);
-
-// Waits for a peer and connects with it. Close the connection with slipring_connection_close().
-//
-// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT, SLIPRING_FORKED. SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY and
-// SLIPRING_OS say what this process lacks for the peer, which was turned away. The listener goes on.
-slipring_status slipring_accept(slipring_listener *listener,
-                                int64_t timeout,
-                                slipring_connection **connection);
-
-// Returns a descriptor that is readable when slipring_accept() with SLIPRING_NONBLOCK has something to do. It
-// belongs to the listener: do not close it.
-slipring_status slipring_listener_descriptor(slipring_listener *listener,
-                                             int *descriptor);
-
-// Writes the counts of a listener. `size` is `sizeof *stats`.
-slipring_status slipring_listener_get_stats(slipring_listener *listener,
-                                            slipring_listener_stats *stats,
-                                            size_t size);
-
-// Ends a listener and frees it. Its connections live on. NULL has no effect.
-//
-// SLIPRING_BUSY: another thread accepts. The listener is not freed.
-slipring_status slipring_listener_free(slipring_listener *listener);
-
-// Sends a message: copies it, and wakes the receiver if it sleeps. `message` may be NULL if `len` is 0.
-//
-// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room, and nothing was sent. SLIPRING_TOO_LARGE,
-// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY: nothing was sent. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
-// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_WRONG_STATE: a message is reserved, or a batch is open.
-// SLIPRING_FORKED.
-slipring_status slipring_send(slipring_connection *connection,
-                              const void *message,
-                              size_t len,
-                              int64_t timeout);
-
-// Receives the next message into a buffer of `capacity` bytes, and writes its length to `len`.
-//
-// SLIPRING_BUFFER_TOO_SHORT: `len` is the length that is needed, and the message stays the next one. After every
-// other status but SLIPRING_OK it is 0. SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END:
-// nothing follows. SLIPRING_OTHER_KIND: slipring_peek() and slipring_release() pass over the message.
-// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the connection is over, and each message that came before was received.
-// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
-//
-// A peek ends: its message is the one that is received.
-slipring_status slipring_recv(slipring_connection *connection,
-                              void *buffer,
-                              size_t capacity,
-                              size_t *len,
-                              int64_t timeout);
-
-// Reserves room for a message of `len` bytes, which the caller writes in place, and writes its address to `data`.
-// Its bytes start at a multiple of 8, and have arbitrary values. They may be written until slipring_publish() or
-// slipring_discard(). Do not free them.
-//
-// The statuses of slipring_send().
-slipring_status slipring_reserve(slipring_connection *connection,
-                                 size_t len,
-                                 int64_t timeout,
-                                 void **data);
-
-// Makes the reserved message, or all messages of the batch, visible to the receiver, and wakes it if it sleeps. Does
-// not wait. Nothing is open afterwards, whatever the status.
-//
-// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_PEER_FAULT, SLIPRING_PEER_CLOSED,
-// SLIPRING_PEER_DIED: the connection is over. SLIPRING_FORKED.
-slipring_status slipring_publish(slipring_connection *connection);
-
-// Publishes the first `len` bytes of the reserved message.
-//
-// SLIPRING_INVALID_ARGUMENT: `len` is more than was reserved. The message stays reserved. Otherwise as
-// slipring_publish().
-slipring_status slipring_publish_first(slipring_connection *connection,
-                                       size_t len);
-
-// Drops the reserved message or the batch. Nothing is sent.
-//
-// SLIPRING_WRONG_STATE: nothing is reserved, and no batch is open. SLIPRING_FORKED.
-slipring_status slipring_discard(slipring_connection *connection);
-
-// Returns the next message, of any kind, in place. It stays the next one until slipring_release(). Its bytes may be
-// read until then, or until another receiving call. Do not free them.
-//
-// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END: nothing follows. SLIPRING_PEER_DIED,
-// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_FORKED.
-slipring_status slipring_peek(slipring_connection *connection,
-                              int64_t timeout,
-                              slipring_message *message);
-
-// Gives the memory of the peeked message back. Its bytes are not there any more.
-//
-// SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
-// was read of it may be other data. SLIPRING_PEER_FAULT. SLIPRING_FORKED.
+// was read of it may be other data, and the connection is over. SLIPRING_PEER_FAULT, SLIPRING_RESOURCE_LIMIT,
+// SLIPRING_OUT_OF_MEMORY: of a message with tensors. SLIPRING_FORKED.
 slipring_status slipring_release(slipring_connection *connection);
 
 // Makes options with their defaults. Free them with slipring_options_free(), at the earliest after

@@ -29,6 +29,9 @@ pub unsafe extern "C" fn slipring_batch_begin(
 /// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room. SLIPRING_TOO_LARGE: the message, or the batch with
 /// it. The batch stays as it was. SLIPRING_WRONG_STATE: no batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
 /// SLIPRING_PEER_FAULT, SLIPRING_FORKED.
+///
+/// The descriptor of the connection does not tell when there is room for a batch: publish it, and wait with
+/// slipring_send().
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.

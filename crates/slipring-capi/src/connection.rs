@@ -259,8 +259,8 @@ pub unsafe extern "C" fn slipring_connection_abort(
 ///
 /// Ask for it before the first receive. Before each sleep call slipring_recv() or slipring_peek() with
 /// SLIPRING_NONBLOCK until they return SLIPRING_WOULD_BLOCK, and likewise slipring_send() if a message had no room.
-/// The descriptor then becomes readable when there is a message, room, or the end of the connection. It never becomes
-/// writable.
+/// The descriptor then becomes readable when there is a message, room in the ring, or the end of the connection. It
+/// never becomes writable, and tells of no room for a batch, nor in a pool that other peers have filled.
 ///
 /// Uses both halves. SLIPRING_WRONG_STATE: a message is reserved or peeked at, or a batch is open. SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
@@ -283,23 +283,21 @@ pub unsafe extern "C" fn slipring_connection_descriptor(
 
 /// Notes that the calling thread serves several peers: from now on the peer of this connection has a bounded share of
 /// its time. A receive with SLIPRING_NONBLOCK then returns SLIPRING_WOULD_BLOCK although something is left, and
-/// slipring_connection_rest() says when to go on.
+/// slipring_connection_rest() says when to go on. A long message is still received whole. A peek ends.
+/// SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_connection_take_turns(
     connection: *mut slipring_connection,
 ) -> slipring_status {
-    let act = |receiving: &mut Receiving| {
-        receiving.take_turns();
-        Ok(())
-    };
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    unsafe { Connection::receiving(connection, act) }
+    unsafe { Connection::receiving(connection, Receiving::take_turns) }
 }
 
 /// Writes when to receive again after SLIPRING_WOULD_BLOCK, in nanoseconds from now: 0 for the next turn of the loop,
-/// or SLIPRING_FOREVER, at the next event of the descriptor. Only after slipring_connection_take_turns().
+/// or SLIPRING_FOREVER, at the next event of the descriptor. Only after slipring_connection_take_turns(). A peek ends.
+/// SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
@@ -310,7 +308,7 @@ pub unsafe extern "C" fn slipring_connection_rest(
     // SAFETY: the header demands a place for the answer.
     let out = unsafe { Out::new(nanoseconds) };
     let act = |receiving: &mut Receiving| {
-        let rest = receiving.rest().map(|rest| i64::try_from(rest.as_nanos()).unwrap_or(i64::MAX));
+        let rest = receiving.rest()?.map(|rest| i64::try_from(rest.as_nanos()).unwrap_or(i64::MAX));
         out?.set(rest.unwrap_or(i64::MAX));
         Ok(())
     };

@@ -84,8 +84,9 @@ pub unsafe extern "C" fn slipring_context_trim(context: *mut slipring_context) -
     })
 }
 
-/// Connects to a listener, and retries every few milliseconds while nobody listens. With SLIPRING_NONBLOCK and
-/// SLIPRING_DEFAULT it does not retry; it waits for the listener's Hello as SLIPRING_OPTION_HANDSHAKE_TIMEOUT says.
+/// Connects to a listener, and retries every few milliseconds while nobody listens: after `timeout` the status is
+/// SLIPRING_NOBODY_LISTENS. With SLIPRING_NONBLOCK and SLIPRING_DEFAULT it does not retry. In each case it waits for the
+/// answer of a listener that is there, for at most SLIPRING_OPTION_HANDSHAKE_TIMEOUT: it may block.
 ///
 /// `address`: "camera" or "@camera" is an abstract name; a text with a slash is a path. Close the connection with
 /// slipring_connection_close().
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn slipring_connect(
 /// Connects over a connected SOCK_SEQPACKET Unix socket, such as one end of a socketpair. The other end uses
 /// slipring_accept_socket(). The function takes the descriptor in every case: do not close it.
 ///
-/// As slipring_connect().
+/// It waits for the other end, and its statuses are those of slipring_connect() with SLIPRING_DEFAULT.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.

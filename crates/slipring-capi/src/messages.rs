@@ -20,7 +20,7 @@ pub enum slipring_kind {
     SLIPRING_KIND_REQUEST = 1,
     /// The response to a request.
     SLIPRING_KIND_RESPONSE = 2,
-    /// Tensors. The bytes are their description alone.
+    /// Tensors, which this interface does not read yet. The bytes are internal: release the message.
     SLIPRING_KIND_TENSORS = 3,
     /// A request with tensors.
     SLIPRING_KIND_TENSOR_REQUEST = 4,
@@ -70,7 +70,8 @@ pub unsafe extern "C" fn slipring_send(
 /// other status but SLIPRING_OK it is 0. SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END:
 /// nothing follows. SLIPRING_OTHER_KIND: slipring_peek() and slipring_release() pass over the message.
 /// SLIPRING_PEER_DIED, SLIPRING_PEER_FAULT: the connection is over, and each message that came before was received.
-/// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
+/// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY: the message cannot be read. Whether the
+/// connection is over the next call tells. SLIPRING_FORKED.
 ///
 /// A peek ends: its message is the one that is received.
 // SAFETY: no other symbol has this name.
@@ -165,10 +166,14 @@ pub unsafe extern "C" fn slipring_discard(connection: *mut slipring_connection) 
 }
 
 /// Returns the next message, of any kind, in place. It stays the next one until slipring_release(). Its bytes may be
-/// read until then, or until another receiving call. Do not free them.
+/// read until then, or until another function that uses the receiving half, slipring_connection_rest() included. Do not
+/// free them. Those of an honest peer are aligned to 8 bytes.
+///
+/// Do not hand them to slipring_send() if the peer may be hostile: it can write them meanwhile. Copy them first.
 ///
 /// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has arrived. SLIPRING_END: nothing follows. SLIPRING_PEER_DIED,
-/// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_FORKED.
+/// SLIPRING_PEER_FAULT: the connection is over. SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT,
+/// SLIPRING_OUT_OF_MEMORY: the message cannot be read. SLIPRING_FORKED. After all but SLIPRING_OK `message` is as it was.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
@@ -191,7 +196,8 @@ pub unsafe extern "C" fn slipring_peek(
 /// Gives the memory of the peeked message back. Its bytes are not there any more.
 ///
 /// SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
-/// was read of it may be other data. SLIPRING_PEER_FAULT. SLIPRING_FORKED.
+/// was read of it may be other data, and the connection is over. SLIPRING_PEER_FAULT, SLIPRING_RESOURCE_LIMIT,
+/// SLIPRING_OUT_OF_MEMORY: of a message with tensors. SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.

@@ -107,9 +107,7 @@ impl Receiving {
     /// Gives the memory of the peeked message back.
     #[inline(always)]
     pub(crate) fn release(&mut self) -> Answer {
-        if !self.generation.is_current() {
-            return Err(ErrorKind::Forked.into());
-        }
+        self.check_process()?;
         match self.peeked.take() {
             Some(received) => Ok(received.release()?),
             None => {
@@ -119,12 +117,19 @@ impl Receiving {
         }
     }
 
-    pub(crate) fn take_turns(&mut self) {
+    pub(crate) fn take_turns(&mut self) -> Answer {
+        self.check_process()?;
         self.receiver().take_turns();
+        Ok(())
     }
 
-    pub(crate) fn rest(&mut self) -> Option<Duration> {
-        self.receiver().rest()
+    pub(crate) fn rest(&mut self) -> Answer<Option<Duration>> {
+        self.check_process()?;
+        Ok(self.receiver().rest())
+    }
+
+    fn check_process(&self) -> Answer {
+        if self.generation.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
     }
 
     /// Returns a second copy of the receiver, while no message is peeked at. One of the two is never dropped.

@@ -140,7 +140,8 @@ impl CallerCore {
 
     /// Starts the span of a call, if the caller has one.
     fn begin_span(&self) -> CallSpan {
-        self.receiver().begin_span()
+        // The lock is given back before the span starts, which runs the application's code.
+        CallSpan::begin(|| Some(self.receiver().link()))
     }
 
     fn start(&self) -> Result<Call<'_>> {

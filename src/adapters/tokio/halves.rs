@@ -8,6 +8,7 @@ use crate::adapters::tokio::shared::{LinkWaits, TaskTurn, watch_until};
 use crate::channel::{CallSpan, HalfStats, Metadata, Request, RequestId};
 use crate::error::{TryRecvError, TrySendError};
 use crate::handshake::Peer;
+use crate::link::link::Link;
 use crate::tensor::{Outgoing, TensorRequest};
 use crate::wake::{Polling, SpinPolicy};
 use crate::{ErrorKind, Result, Tensor, TensorSet};
@@ -398,7 +399,11 @@ impl AsyncReceiver {
 
     /// Starts the span of a call, if the caller has one.
     pub(super) fn begin_span(&self) -> CallSpan {
-        CallSpan::begin(|| Some(self.inner.session().link.clone()))
+        CallSpan::begin(|| Some(self.link()))
+    }
+
+    pub(super) fn link(&self) -> Arc<Link> {
+        self.inner.session().link.clone()
     }
 
     pub(super) fn start_call(&mut self) -> Result<RequestId> {

@@ -13,7 +13,7 @@ fn a_response_comes_once_and_only_to_a_request() {
     for id in [0, 3, u64::MAX] {
         assert!(calls.answered(RequestId(id)).is_err());
     }
-    calls.finish(first);
+    calls.finish(first, None);
     assert!(!calls.is_made(first));
 }
 

@@ -72,6 +72,9 @@ impl Receiver {
     /// A loop that watches level-triggered does not watch the descriptor until that time is over: the descriptor is readable
     /// meanwhile.
     pub fn rest(&self) -> Option<Duration> {
+        if !self.inbox.generation.is_current() {
+            return None;
+        }
         let socket = self.inbox.link.control_socket();
         (self.is_ready() || socket.is_left()).then(|| socket.rest().unwrap_or_default())
     }

@@ -317,7 +317,7 @@ impl Receiver {
         }
         let kept = self.kept_response(&[id], Awaited::Response(id), patience, REQUESTS)?;
         if kept.is_some() {
-            self.calls.finish(id);
+            self.calls.finish(id, None);
         }
         Ok(kept.map(|kept| (kept.body, kept.metadata)))
     }
@@ -330,7 +330,7 @@ impl Receiver {
     pub(crate) fn abandon(&mut self, id: RequestId) {
         self.calls.abandon(id);
         if self.backlog.take(|kind| kind.answers() == Some(id)).is_some() {
-            self.calls.finish(id);
+            self.calls.finish(id, None);
         }
     }
 
@@ -605,7 +605,7 @@ impl Receiver {
     fn settle_response(&mut self) -> Result<()> {
         let id = self.inbox.id;
         self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?;
-        self.calls.finish(id);
+        self.calls.finish(id, None);
         Ok(())
     }
 }
@@ -834,8 +834,12 @@ impl Receiver {
     /// # Ok::<(), slipring::Error>(())
     /// ```
     pub fn take_turns(&mut self) {
-        self.takes_turns = true;
         let link = &self.inbox.link;
+        // In a forked child the lock may be held for ever.
+        if !self.inbox.generation.is_current() {
+            return;
+        }
+        self.takes_turns = true;
         link.control_socket().take_turns((link.identity().uid(), link.identity().pid()));
     }
 
@@ -863,7 +867,7 @@ impl Receiver {
         let Some(mut kept) = self.backlog.take(|_| true) else { return Ok(None) };
         let charge = kept.charge.take();
         if let Some(id) = kept.kind.answers() {
-            self.calls.finish(id);
+            self.calls.finish(id, None);
         }
         if kept.kind.has_tensors() {
             let metadata = kept.metadata.section().len();

@@ -42,8 +42,9 @@ impl Receiver {
         }
         let kept = self.kept_response(&[id], Awaited::TensorResponse(id), patience, None)?;
         let kept = kept.ok_or_else(|| Error::from(ErrorKind::PeerClosed))?;
-        self.calls.finish(id);
-        Ok(self.open_kept(kept, open)?)
+        let opened = self.open_kept(kept, open);
+        self.calls.finish(id, opened.as_ref().err());
+        Ok(opened?)
     }
 
     /// Returns the response to one of these requests, as [`kept`](Self::kept) does. The requests fail with the link.
@@ -58,18 +59,23 @@ impl Receiver {
         let kept = self.kept(awaited, patience, copies);
         match &kept {
             Ok(None) => self.fail_calls(ids, &ErrorKind::PeerClosed.into()),
-            Err(TryRecvError::Failed(error)) if !self.session().link.is_alive() => {
-                self.fail_calls(ids, error);
-            }
+            Err(TryRecvError::Failed(error)) => self.fail_calls(ids, error),
             _ => {}
         }
         kept
     }
 
-    /// Ends the spans of requests to which no response comes any more.
+    /// Ends the spans of requests, if the error is that of the link's end: no response comes any more.
     #[cold]
     fn fail_calls(&mut self, ids: &[RequestId], error: &Error) {
-        ids.iter().for_each(|id| self.calls().fail(*id, error));
+        let link = &self.session().link;
+        let is_end = match error.kind() {
+            ErrorKind::PeerClosed | ErrorKind::PeerDied => true,
+            kind => !link.is_alive() && link.end().kind() == kind,
+        };
+        if is_end {
+            ids.iter().for_each(|id| self.calls().fail(*id, error));
+        }
     }
 
     /// Takes a response to one of these requests, without waiting. Calls `open` with tensors. If `open` fails, the link ends.
@@ -82,12 +88,12 @@ impl Receiver {
         let kept = self.kept_response(ids, awaited, RecvPatience::None, REQUESTS)?;
         let answered = kept.and_then(|kept| Some((kept.kind.answers()?, kept)));
         let (id, kept) = answered.ok_or_else(|| Error::from(ErrorKind::PeerClosed))?;
-        self.calls.finish(id);
-        let response = if kept.kind.has_tensors() {
-            AnyResponse::Tensors(self.open_kept(kept, open)?)
-        } else {
-            AnyResponse::Bytes(kept.body, kept.metadata)
-        };
-        Ok((id, response))
+        if kept.kind.has_tensors() {
+            let opened = self.open_kept(kept, open);
+            self.calls.finish(id, opened.as_ref().err());
+            return Ok((id, AnyResponse::Tensors(opened?)));
+        }
+        self.calls.finish(id, None);
+        Ok((id, AnyResponse::Bytes(kept.body, kept.metadata)))
     }
 }

@@ -16,13 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let version = manifest.lines().find_map(|line| line.strip_prefix("version = \""));
     let version = version.and_then(|line| line.strip_suffix('"')).ok_or("no version")?;
     let mut header = Vec::new();
-    let mut files: Vec<_> = fs::read_dir(root.join("src"))?.collect::<Result<_, _>>()?;
-    files.sort_by_key(fs::DirEntry::file_name);
-    let mut builder = Builder::new().with_config(config(&fs::read_to_string(root.join("generate/head.h"))?, version));
-    for file in files {
-        builder = builder.with_src(file.path());
-    }
-    builder.generate()?.write(&mut header);
+    let builder = Builder::new().with_config(config(&fs::read_to_string(root.join("generate/head.h"))?, version));
+    // The modules follow.
+    builder.with_src(root.join("src/lib.rs")).generate()?.write(&mut header);
     let target = root.join("include/slipring.h");
     if !check {
         return Ok(fs::write(target, header)?);

@@ -207,13 +207,15 @@ fn the_example_measures() {
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let header = fs::read_to_string(folder().join("include/slipring.h")).unwrap();
-    let lines = header.lines().filter(|line| !line.starts_with("//") && !line.starts_with(" *"));
-    let declared: BTreeSet<String> = lines
+    let lines = header.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let names: Vec<String> = lines
         .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
         .filter(|name| name.starts_with("slipring_"))
         .map(str::to_owned)
         .collect();
-    assert!(declared.len() > 30, "{declared:?}");
+    assert!(names.len() > 30, "{names:?}");
+    let declared = BTreeSet::from_iter(names.clone());
+    assert_eq!(declared.len(), names.len(), "each once: {names:?}");
     let library = libraries().join("libslipring_capi.so");
     let symbols = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
     let symbols = String::from_utf8(symbols.stdout).unwrap();

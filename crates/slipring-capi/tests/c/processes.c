@@ -62,6 +62,7 @@ static void a_forked_child_is_told(size_t size) {
     char buffer[8], address[64];
     size_t len;
     int descriptor;
+    int64_t nanoseconds;
     void *room;
     OK(slipring_options_new(&options));
     context = patient();
@@ -94,6 +95,8 @@ static void a_forked_child_is_told(size_t size) {
         OK(slipring_connection_peer(far, &peer));
         IS(SLIPRING_FORKED, slipring_connection_get_stats(far, &stats, sizeof stats));
         IS(SLIPRING_FORKED, slipring_connection_descriptor(far, &descriptor));
+        IS(SLIPRING_FORKED, slipring_connection_take_turns(far));
+        IS(SLIPRING_FORKED, slipring_connection_rest(near, &nanoseconds));
         IS(SLIPRING_FORKED, slipring_connection_close(near));
         IS(SLIPRING_FORKED, slipring_connection_close(far));
         OK(slipring_listener_free(listener));
