@@ -207,7 +207,7 @@ fn the_example_measures() {
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let header = fs::read_to_string(folder().join("include/slipring.h")).unwrap();
-    let lines = header.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let lines = header.lines().filter(|line| !line.trim_start().starts_with(['/', '*']));
     let names: Vec<String> = lines
         .filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
         .filter(|name| name.starts_with("slipring_"))
