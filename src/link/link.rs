@@ -38,6 +38,7 @@ pub(crate) struct Terms {
     /// The most bytes of this side's pool that the peer maps.
     pub(crate) peer_pool_limit: u64,
     /// This side has connected.
+    #[cfg(feature = "traces")]
     pub(crate) connected: bool,
 }
 

@@ -109,6 +109,7 @@ pub(super) fn establish(
         own: hello.extents(),
         peer: theirs.hello.extents(),
         peer_pool_limit: theirs.hello.pool_limit,
+        #[cfg(feature = "traces")]
         connected: end == End::Connecting,
     };
     let peer = theirs.segment.mapping().clone();
