@@ -502,7 +502,8 @@ impl Feed {
         self.taken = Taken { message, missed, rare };
         self.count += 1;
         let is_hot = self.waiter.is_hot();
-        if self.waiter.status().pass(message, 0, is_hot) {
+        let is_stored = self.waiter.status().pass(message, 0, is_hot);
+        if cfg!(feature = "metrics") && is_stored {
             self.waiter.status().store(TAKEN, self.count);
         }
         if missed > 0 {

@@ -490,7 +490,8 @@ impl Sender {
         let link = &*self.link;
         let state = self.data.load(link.peer());
         let HalfStats { messages, bytes, tensors, .. } = self.stats;
-        if self.room.status().pass(messages + tensors, bytes, state == HOT) {
+        let is_stored = self.room.status().pass(messages + tensors, bytes, state == HOT);
+        if cfg!(feature = "metrics") && is_stored {
             self.room.status().store(WRITTEN, self.producer.written());
         }
         match self.data.judge(state, link.own()) {

@@ -82,7 +82,7 @@ pub(crate) const TAKEN: usize = WHOM;
 /// Messages that a subscriber missed.
 pub(crate) const MISSED: usize = 48;
 /// Of a sender of a link, in the same place: the bytes of the ring that it has written since it was made, stored with
-/// [`MESSAGES`].
+/// [`MESSAGES`]; without the feature `metrics` only at its waits and its end.
 pub(crate) const WRITTEN: usize = MISSED;
 /// Times that the half slept.
 pub(crate) const SLEEPS: usize = 56;

@@ -28,7 +28,8 @@ pub struct HalfSnapshot {
     pub taken: u64,
     /// Messages that a subscriber missed.
     pub missed: u64,
-    /// Of a sender of a link: bytes of the ring that it has written since it was made.
+    /// Of a sender of a link: bytes of the ring that it has written since it was made. Up to date with its owner's feature
+    /// `metrics`.
     pub written: u64,
 }
 
