@@ -24,7 +24,7 @@ pub struct HalfSnapshot {
     pub since: u64,
     /// Of a publisher: the inode of the segment of the subscriber that it waits for; otherwise 0.
     pub whom: u64,
-    /// Messages that a subscriber took.
+    /// Messages that a subscriber took. Up to date with its owner's feature `metrics`.
     pub taken: u64,
     /// Messages that a subscriber missed.
     pub missed: u64,
