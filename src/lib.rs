@@ -145,8 +145,7 @@ mod wake;
 
 /// What `commit`, `cuda`, the crate of Triton and that of C build on beside the public API: passed descriptors, the socket of a
 /// link, memory that both sides write, what a receiver keeps of a peer's GPU memory, the file of a socket, and which process
-/// this is. `SECURITY.md` is made
-/// of the bounds. It may change in any release.
+/// this is. `SECURITY.md` is made of the bounds. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
     pub use crate::bounds::{Bound, bounds};

@@ -173,7 +173,7 @@ const SHARED_FIELDS: usize = 42;
 /// The files that may hold `unsafe`, with their `tests.rs`. A new name here is a design decision.
 const UNSAFE: [&str; 38] = [
     "crates/slipring-capi/src/batch.rs",      // pointers of C
-    "crates/slipring-capi/src/connection.rs", // pointers of C, and halves that are joined in place
+    "crates/slipring-capi/src/connection.rs", // pointers of C
     "crates/slipring-capi/src/context.rs",    // pointers of C, and descriptors that C gives away
     "crates/slipring-capi/src/half.rs", // what one thread uses at a time, as the header demands
     "crates/slipring-capi/src/handle.rs", // what C has a pointer to

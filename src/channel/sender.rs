@@ -7,6 +7,7 @@
 //! 4. At most one reservation or batch exists at a time: it borrows the sender.
 
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -358,6 +359,13 @@ impl Sender {
     /// Returns the longest message of this connection, in bytes.
     pub fn max_message(&self) -> u64 {
         self.session.link.terms().max_message
+    }
+
+    /// As the `as_fd` of the connection. For crates of this project: it may change in any release.
+    #[doc(hidden)]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.link.use_descriptor();
+        self.link.socket().as_fd()
     }
 
     /// Returns the bytes of this half's ring that the peer has not given back, at most the whole ring.

@@ -69,7 +69,7 @@ impl CallSpan {
     fn finish(mut self, error: Option<&Error>) {
         let Some(Traced { mut span, .. }) = self.0.take() else { return };
         if let Some(error) = error {
-            fail(&mut span, &kind_name(error), error.to_string());
+            fail(&mut span, error.kind().name(), error.to_string());
         }
         span.end();
     }
@@ -79,7 +79,7 @@ impl Drop for CallSpan {
     fn drop(&mut self) {
         let Some(mut traced) = self.0.take() else { return };
         if traced.generation.is_some_and(|made| made.is_current()) {
-            fail(&mut traced.span, "abandoned", "nobody waits for the response".into());
+            fail(&mut traced.span, "abandoned".into(), "nobody waits for the response".into());
         } else {
             // In a forked child: the span is the parent's, and so is what its end would lock.
             std::mem::forget(traced);
@@ -172,13 +172,7 @@ fn address(link: &Link) -> Option<Address> {
     }
 }
 
-fn fail(span: &mut BoxedSpan, kind: &str, text: String) {
-    span.set_attribute(KeyValue::new("error.type", kind.to_owned()));
+fn fail(span: &mut BoxedSpan, kind: String, text: String) {
+    span.set_attribute(KeyValue::new("error.type", kind));
     span.set_status(Status::error(text));
-}
-
-/// Returns the name of the variant of an error's kind.
-fn kind_name(error: &Error) -> String {
-    let name = format!("{:?}", error.kind());
-    name.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
 }

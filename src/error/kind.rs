@@ -475,6 +475,22 @@ impl std::error::Error for Error {
     }
 }
 
+impl ErrorKind {
+    /// Returns the name of the variant, as metrics and traces group errors by it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::ErrorKind;
+    ///
+    /// assert_eq!(ErrorKind::UnknownRequest { id: 7 }.name(), "UnknownRequest");
+    /// ```
+    pub fn name(&self) -> String {
+        let all = format!("{self:?}");
+        all.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    }
+}
+
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self::new(kind)

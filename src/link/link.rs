@@ -249,8 +249,7 @@ impl Link {
         let _ = futex::wake(self.health_word.word(), futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
-    /// Raises the health. The first end that is no order of the peer's, while this side uses the link, is its death: the status
-    /// page has it.
+    /// Raises the health. If the peer ended without closing a link that this side used, the status page counts its death.
     fn raise(&self, health: Health) {
         let is_used = !self.health_word.is_retired();
         if self.health_word.raise(health)
@@ -262,8 +261,8 @@ impl Link {
         }
     }
 
-    /// Returns whether the end of the peer is to be told of: once, and not if this side has let go of the link or found the
-    /// peer at fault before.
+    /// Returns whether to log the end of the peer: `true` once, and `false` if this side had dropped the link or had found the
+    /// peer at fault.
     pub(crate) fn take_news(&self) -> bool {
         let is_news = match self.health() {
             Health::Alive => !self.health_word.is_retired(),

@@ -24,12 +24,12 @@ pub struct HalfSnapshot {
     pub since: u64,
     /// Of a publisher: the inode of the segment of the subscriber that it waits for; otherwise 0.
     pub whom: u64,
-    /// Messages that a subscriber took. Up to date with its owner's feature `metrics`.
+    /// Messages that a subscriber took. Without the feature `metrics` its owner stores it late.
     pub taken: u64,
     /// Messages that a subscriber missed.
     pub missed: u64,
-    /// Of a sender of a link: bytes of the ring that it has written since it was made. Up to date with its owner's feature
-    /// `metrics`.
+    /// Of a sender of a link: bytes of the ring that it has written since it was made. Without the feature `metrics` its owner
+    /// stores it late.
     pub written: u64,
 }
 

@@ -131,8 +131,9 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns what the two halves of one connection tell.
-    pub(crate) fn of(sender: &Sender, receiver: &Receiver) -> Self {
+    /// Returns what the two halves of one connection tell. For crates of this project: it may change in any release.
+    #[doc(hidden)]
+    pub fn of(sender: &Sender, receiver: &Receiver) -> Self {
         let session = sender.session();
         let (link, pool) = (&session.link, session.env.pool());
         let counters = Self { sent: sender.stats(), received: receiver.stats(), ..Self::default() };
@@ -552,8 +553,7 @@ impl Connection {
 /// to sleep.
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link().use_descriptor();
-        self.link().socket().as_fd()
+        self.sender.descriptor()
     }
 }
 

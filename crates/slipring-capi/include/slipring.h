@@ -349,7 +349,7 @@ slipring_status slipring_context_new(const slipring_options *options,
 // Frees a context. Its listeners and connections live on. NULL has no effect.
 slipring_status slipring_context_free(slipring_context *context);
 
-// Gives unused memory of the context's pool back to the system.
+// Returns unused memory of the context's pool to the system.
 slipring_status slipring_context_trim(slipring_context *context);
 
 // Connects to a listener, and retries every few milliseconds while nobody listens: after `timeout` the status is
@@ -511,7 +511,7 @@ slipring_status slipring_peek(slipring_connection *connection,
                               int64_t timeout,
                               slipring_message *message);
 
-// Gives the memory of the peeked message back. Its bytes are not there any more.
+// Returns the memory of the peeked message to the peer. Its bytes may not be read after that.
 //
 // SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
 // was read of it may be other data, and the connection is over. SLIPRING_PEER_FAULT, SLIPRING_RESOURCE_LIMIT,

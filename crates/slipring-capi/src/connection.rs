@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use slipring::seam::Generation;
-use slipring::stats::HalfStats;
+use slipring::stats::{HalfStats, Stats};
+use slipring::{Receiver, Sender};
 
 use crate::failure::{Answer, Failure, contain, guard};
 use crate::half::Half;
@@ -153,27 +153,11 @@ impl Connection {
         answer(connection.and_then(|connection| connection.receiving.enter(act)))
     }
 
-    /// Calls `act` with both halves together.
-    fn joined<R>(&self, act: impl FnOnce(&slipring::Connection) -> R) -> Answer<R> {
+    /// Calls `act` with both halves, on which nothing is open.
+    fn both<R>(&self, act: impl FnOnce(&Sender, &Receiver) -> R) -> Answer<R> {
         self.sending.enter(|sending| {
             sending.check_process()?;
-            self.receiving.enter(|receiving| {
-                // A panic leaves the originals where they are, and drops no copy.
-                let (sender, receiver) = (sending.copy()?, receiving.copy()?);
-                let halves = (ManuallyDrop::into_inner(sender), ManuallyDrop::into_inner(receiver));
-                let joined = match slipring::Connection::join(halves.0, halves.1) {
-                    Ok(joined) => ManuallyDrop::new(joined),
-                    Err(others) => {
-                        std::mem::forget(others);
-                        return Err(strangers());
-                    }
-                };
-                let answer = act(&joined);
-                let (sender, receiver) = ManuallyDrop::into_inner(joined).split();
-                sending.replace(sender);
-                receiving.replace(receiver);
-                Ok(answer)
-            })
+            self.receiving.enter(|receiving| Ok(act(sending.sender()?, receiving.idle()?)))
         })
     }
 
@@ -181,13 +165,10 @@ impl Connection {
     fn end(self) -> Answer<slipring::Connection> {
         let (sender, receiver) =
             (self.sending.into_inner().end(), self.receiving.into_inner().end());
-        slipring::Connection::join(*sender, *receiver).map_err(|_| strangers())
+        // Both halves of a handle are of one connection, so nobody sees this error.
+        slipring::Connection::join(*sender, *receiver)
+            .map_err(|_| Failure::Border(SLIPRING_OTHER, "the halves are of two connections"))
     }
-}
-
-/// Both halves of a handle are of one connection, so nobody sees this.
-fn strangers() -> Failure {
-    Failure::Border(SLIPRING_OTHER, "the halves are of two connections")
 }
 
 #[inline(always)]
@@ -276,7 +257,7 @@ pub unsafe extern "C" fn slipring_connection_descriptor(
     let out = unsafe { Out::new(descriptor) };
     guard(|| {
         let mut out = out?;
-        out.set(connection?.joined(|connection| connection.as_fd().as_raw_fd())?);
+        out.set(connection?.both(|sender, _| sender.descriptor().as_raw_fd())?);
         Ok(())
     })
 }
@@ -349,7 +330,7 @@ pub unsafe extern "C" fn slipring_connection_get_stats(
     // SAFETY: the header demands that nobody frees the handle meanwhile.
     let connection = unsafe { Handle::<Connection>::of(connection) };
     guard(|| {
-        let found = connection?.joined(|connection| connection.stats())?;
+        let found = connection?.both(Stats::of)?;
         let found = slipring_stats {
             sent: half_stats(found.sent),
             received: half_stats(found.received),

@@ -71,7 +71,7 @@ pub unsafe extern "C" fn slipring_context_free(context: *mut slipring_context) -
     guard(|| unsafe { handle::free::<Context, _>(context) })
 }
 
-/// Gives unused memory of the context's pool back to the system.
+/// Returns unused memory of the context's pool to the system.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.

@@ -51,8 +51,7 @@ impl Failure {
     /// Returns the name of the library's error kind, or nothing.
     pub(crate) fn kind(&self) -> String {
         let Self::Library(error) = self else { return String::new() };
-        let kind = format!("{:?}", error.kind());
-        kind.split(|char: char| !char.is_alphanumeric()).next().unwrap_or_default().to_owned()
+        error.kind().name()
     }
 
     /// Returns the kernel's number of the error, or 0.

@@ -193,7 +193,7 @@ pub unsafe extern "C" fn slipring_peek(
     unsafe { Connection::receiving(connection, act) }
 }
 
-/// Gives the memory of the peeked message back. Its bytes are not there any more.
+/// Returns the memory of the peeked message to the peer. Its bytes may not be read after that.
 ///
 /// SLIPRING_WRONG_STATE: no message is peeked at. SLIPRING_LOAN_REVOKED: the peer had taken the memory back, so what
 /// was read of it may be other data, and the connection is over. SLIPRING_PEER_FAULT, SLIPRING_RESOURCE_LIMIT,

@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -104,7 +103,7 @@ impl Receiving {
         Ok(message)
     }
 
-    /// Gives the memory of the peeked message back.
+    /// Returns the memory of the peeked message to the peer.
     #[inline(always)]
     pub(crate) fn release(&mut self) -> Answer {
         self.check_process()?;
@@ -132,20 +131,14 @@ impl Receiving {
         if self.generation.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
     }
 
-    /// Returns a second copy of the receiver, while no message is peeked at. One of the two is never dropped.
-    pub(crate) fn copy(&mut self) -> Answer<ManuallyDrop<Receiver>> {
+    /// Returns the receiver, while no message is peeked at.
+    pub(crate) fn idle(&self) -> Answer<&Receiver> {
         if self.peeked.is_some() {
             let text = "a message is peeked at: release it first";
             return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
         }
-        // SAFETY: it is of a box, nothing borrows it, and the copy is not dropped by itself.
-        Ok(ManuallyDrop::new(unsafe { self.receiver.read() }))
-    }
-
-    /// Replaces the receiver by the other of the two copies.
-    pub(crate) fn replace(&mut self, copy: Receiver) {
-        // SAFETY: it is of a box. What is overwritten is the copy's other self, which is not dropped.
-        unsafe { self.receiver.write(copy) };
+        // SAFETY: it is of a box that lives as long as this half, and nothing borrows it.
+        Ok(unsafe { self.receiver.as_ref() })
     }
 
     /// Returns the receiver of a connection that ends.

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code)]
 
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use slipring::seam::Generation;
@@ -45,7 +44,7 @@ impl Sending {
 
     /// Returns the sender, on which nothing is open.
     #[inline(always)]
-    fn sender(&mut self) -> Answer<&'static mut Sender> {
+    pub(crate) fn sender(&mut self) -> Answer<&'static mut Sender> {
         match self.open {
             // SAFETY: it is of a box that lives as long as this half, and nothing borrows it. The callers keep it no
             // longer than their own borrow of this half, or keep it in `open`.
@@ -144,19 +143,6 @@ impl Sending {
             Open::Nothing => wrong_state("nothing is reserved, and no batch is open"),
             _ => Ok(()),
         }
-    }
-
-    /// Returns a second copy of the sender, on which nothing is open. One of the two is never dropped.
-    pub(crate) fn copy(&mut self) -> Answer<ManuallyDrop<Sender>> {
-        let sender: *const Sender = self.sender()?;
-        // SAFETY: it is of a box, and the copy is not dropped by itself.
-        Ok(ManuallyDrop::new(unsafe { sender.read() }))
-    }
-
-    /// Replaces the sender by the other of the two copies.
-    pub(crate) fn replace(&mut self, copy: Sender) {
-        // SAFETY: it is of a box. What is overwritten is the copy's other self, which is not dropped.
-        unsafe { self.sender.write(copy) };
     }
 
     /// Returns the sender of a connection that ends.
