@@ -236,6 +236,7 @@ fn a_thousand_commits_and_releases_leave_nothing() {
             ready.works(round as u8);
             ready.session.release().unwrap();
             if round.is_multiple_of(10) {
+                say("on");
                 let other = Ready::committed(&client, "ext");
                 other.works(round as u8);
                 other.model.close().unwrap();

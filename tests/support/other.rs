@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use slipring::{Connection, Context, Options};
 
@@ -18,6 +19,8 @@ const TEST: &str = "SLIPRING_TEST";
 const ARGUMENT: &str = "SLIPRING_ARGUMENT";
 /// Marks a line for the other process among the lines of the test harness.
 const MARK: &str = "@@";
+/// The time after which a whole body counts as hanging. Each wait in it has [`HANG`].
+const BODY: Duration = HANG.saturating_mul(6);
 
 /// A process that runs the other side's body. The drop kills it, and prints what it has complained about: beside the
 /// failure of the test that started it, where there is one.
@@ -116,14 +119,13 @@ impl Other {
 
     /// Waits for the end of the other process.
     pub fn wait(&mut self) -> ExitStatus {
-        // Later than the other process's own deadlines, so that it can say what it waits for.
-        let deadline = soon() + HANG / 2;
+        let deadline = Instant::now() + BODY;
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return status;
             }
-            assert!(std::time::Instant::now() < deadline, "the other process does not end");
-            thread::sleep(std::time::Duration::from_millis(1));
+            assert!(Instant::now() < deadline, "the other process does not end");
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -279,7 +281,7 @@ pub fn wait_until_asleep(thread: rustix::thread::Pid) {
     super::wait_until("sleep", || {
         // Where the kernel does not tell, some time has to do.
         let Ok(call) = std::fs::read_to_string(&path) else {
-            thread::sleep(std::time::Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100));
             return true;
         };
         let number = call.split(' ').next().and_then(|number| number.parse().ok());
