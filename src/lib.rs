@@ -144,16 +144,19 @@ mod transport;
 mod wake;
 
 /// What `commit`, `cuda`, the crate of Triton and that of C build on beside the public API: passed descriptors, the socket of a
-/// link, memory that both sides write, what a receiver keeps of a peer's GPU memory, the file of a socket, and which process
-/// this is. `SECURITY.md` is made of the bounds. It may change in any release.
+/// link, memory that both sides write, what a receiver keeps of a peer's GPU memory, the file of a socket, what is open on a
+/// half, and which process this is. `SECURITY.md` is made of the bounds. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
     pub use crate::bounds::{Bound, bounds};
     #[cfg(feature = "traces")]
     pub use crate::channel::remote_context;
-    pub use crate::channel::{ExtensionSlot, LentRange};
+    pub use crate::channel::{
+        DetachedReceived, DetachedReservation, ExtensionSlot, LentRange, attach_batch,
+    };
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;
+    pub use crate::patience::SendPatience;
     pub use crate::shm::fork::Generation;
     pub use crate::shm::{PeerMemory, create_common};
     pub use crate::transport::SocketPath;

@@ -24,8 +24,10 @@ pub(crate) enum RecvPatience {
 
 /// The time to wait for room.
 #[derive(Clone, Copy)]
-pub(crate) enum SendPatience {
+pub enum SendPatience {
+    /// No time.
     None,
+    /// Until then.
     Until(Instant),
     /// The connection's send timeout, from the start of the wait.
     Default,

@@ -182,8 +182,6 @@ const UNSAFE: [&str; 38] = [
     "crates/slipring-capi/src/messages.rs", // pointers of C
     "crates/slipring-capi/src/options.rs", // pointers of C
     "crates/slipring-capi/src/pointers.rs", // bytes and texts of C, and where answers go
-    "crates/slipring-capi/src/receiving.rs", // a message that borrows its receiver across calls
-    "crates/slipring-capi/src/sending.rs", // a reservation that borrows its sender across calls
     "crates/slipring-python/src/buffer.rs", // the buffer protocol of the interpreter
     "crates/slipring-python/src/context.rs", // descriptors that Python gives away, and the promise that a peer is trusted
     "crates/slipring-python/src/dlpack.rs",  // capsules of tensors, and the structures in them

@@ -9,7 +9,7 @@ use crate::channel::{
 };
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault, TryRecvError, TrySendError};
 use crate::patience::{RecvPatience, SendPatience};
-use crate::pool::{BorrowerId, Pool, Promise};
+use crate::pool::{Block, BorrowerId, Pool, Promise};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Location};
 use crate::tensor::dtype::DType;
@@ -18,6 +18,7 @@ use crate::tensor::outgoing::{Described, Outgoing, Sent};
 use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
+use crate::tensor::writable::{TensorMut, Writable};
 
 /// The most tensors of one message.
 pub(crate) const TENSORS: usize = 1024;
@@ -192,8 +193,14 @@ impl Sender {
         self.put_tensor(tensor, SendPatience::None)
     }
 
+    /// Sends a tensor as [`send_tensor`](Self::send_tensor) does. If it fails, the tensor stays with the caller.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    #[doc(hidden)]
     #[inline]
-    fn put_tensor(
+    pub fn put_tensor(
         &mut self,
         tensor: &mut Outgoing<'_>,
         patience: SendPatience,
@@ -202,24 +209,50 @@ impl Sender {
             Sent::Kept(tensor) => self.put_kept(tensor, patience),
             Sent::Owned(tensor) => self.put_kept(tensor, patience),
             Sent::Failed(kind) => Err(Error::from(kind.clone()).into()),
-            Sent::Moved { head, block } if self.pool().owns(block) => {
-                if let Some(place) = block.place() {
-                    let place = (place, block.len(), block.block_len());
-                    let enter = |pool: &Pool, to, promise, revoke: &dyn Fn()| {
-                        pool.enter(block, to, promise, revoke)
-                    };
-                    if self.put_single(head.dtype, &head.shape, place, enter)? {
-                        return Ok(());
-                    }
-                }
-                self.put_one(head, OutgoingAttachment::Block(block), patience)
-            }
-            Sent::Moved { head, block } => {
-                let mut described = Described::default();
-                described.add_copy(*head, Bytes::of(block.bytes()), None)?;
-                self.put_described(PLAIN_TENSORS, described, patience)
+            Sent::Moved { head, block } => self.put_moved(head.dtype, &head.shape, block, patience),
+        }
+    }
+
+    /// Sends a tensor that is being written, as [`put_tensor`](Self::put_tensor) does one that moves. If it fails, the tensor is
+    /// as it was. Returns `None`, and sends nothing, if the tensor is to be frozen or has no bytes.
+    #[doc(hidden)]
+    #[inline]
+    pub fn put_writable(
+        &mut self,
+        tensor: &mut TensorMut,
+        patience: SendPatience,
+    ) -> Option<Result<(), TrySendError>> {
+        let TensorMut { dtype, shape, memory: Writable::Block(block), .. } = tensor else {
+            return None;
+        };
+        Some(self.put_moved(*dtype, shape, block, patience))
+    }
+
+    /// Sends a block that one receiver gets.
+    #[inline]
+    fn put_moved(
+        &mut self,
+        dtype: DType,
+        shape: &Shape,
+        block: &mut Block,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        let head = || Descriptor { name: "", dtype, shape: *shape, place: Location::Attached };
+        if !self.pool().owns(block) {
+            let mut described = Described::default();
+            described.add_copy(head(), Bytes::of(block.bytes()), None)?;
+            return self.put_described(PLAIN_TENSORS, described, patience);
+        }
+        if let Some(place) = block.place() {
+            let place = (place, block.len(), block.block_len());
+            let enter = |pool: &Pool, to, promise, revoke: &dyn Fn()| {
+                pool.enter(block, to, promise, revoke)
+            };
+            if self.put_single(dtype, shape, place, enter)? {
+                return Ok(());
             }
         }
+        self.put_one(&head(), OutgoingAttachment::Block(block), patience)
     }
 
     #[cold]

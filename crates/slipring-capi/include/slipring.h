@@ -40,6 +40,26 @@
 #define SLIPRING_VERSION_PATCH 0
 
 
+// The most dimensions of a tensor.
+#define SLIPRING_MAX_RANK 8
+
+// For slipring_tensor_new(): the memory is sealed when it is shared. After that nobody can write it, not even this process,
+// and every receiver reads it as memory that cannot change: model weights.
+#define SLIPRING_TENSOR_FROZEN 1
+
+// For slipring_tensor_new(): all bytes are 0.
+#define SLIPRING_TENSOR_ZEROED 2
+
+// In a view: the memory may be written.
+#define SLIPRING_TENSOR_WRITABLE 4
+
+// In a view: the memory is a peer's, which can write it: an honest peer does not. slipring_tensor_check() says whether
+// the peer has taken it back.
+#define SLIPRING_TENSOR_ON_LOAN 8
+
+// In a view: the elements are on a GPU, and `data` is NULL.
+#define SLIPRING_TENSOR_ON_GPU 16
+
 // Do not wait.
 #define SLIPRING_NONBLOCK 0
 
@@ -48,7 +68,7 @@
 
 // Wait as the options of the context say: to send, SLIPRING_OPTION_SEND_TIMEOUT; to connect,
 // SLIPRING_OPTION_HANDSHAKE_TIMEOUT; to receive or to accept, as long as it takes.
-#define SLIPRING_DEFAULT -1
+#define SLIPRING_DEFAULT (-1)
 
 // What a function has done. The numbers stay.
 typedef enum {
@@ -102,6 +122,8 @@ typedef enum {
   SLIPRING_PANIC = 23,
   // An error that has no status of its own. The text says which.
   SLIPRING_OTHER = 24,
+  // A data type, a shape or a tensor that cannot be, or not for this.
+  SLIPRING_INVALID_TENSOR = 25,
 } slipring_status;
 
 // The kind of a received message.
@@ -174,6 +196,45 @@ typedef enum {
   SLIPRING_PEERS_OF_ANYONE = 1,
 } slipring_peer_policy;
 
+// The type of an element.
+typedef enum {
+  // One byte: 1 is true, 0 is false.
+  SLIPRING_DTYPE_BOOL = 1,
+  // uint8_t.
+  SLIPRING_DTYPE_UINT8 = 2,
+  // uint16_t.
+  SLIPRING_DTYPE_UINT16 = 3,
+  // uint32_t.
+  SLIPRING_DTYPE_UINT32 = 4,
+  // uint64_t.
+  SLIPRING_DTYPE_UINT64 = 5,
+  // int8_t.
+  SLIPRING_DTYPE_INT8 = 6,
+  // int16_t.
+  SLIPRING_DTYPE_INT16 = 7,
+  // int32_t.
+  SLIPRING_DTYPE_INT32 = 8,
+  // int64_t.
+  SLIPRING_DTYPE_INT64 = 9,
+  // IEEE 754 binary16.
+  SLIPRING_DTYPE_FLOAT16 = 10,
+  // float.
+  SLIPRING_DTYPE_FLOAT32 = 11,
+  // double.
+  SLIPRING_DTYPE_FLOAT64 = 12,
+  // Strings: each is a uint32_t length and as many bytes.
+  SLIPRING_DTYPE_BYTES = 13,
+  // The upper half of a float.
+  SLIPRING_DTYPE_BFLOAT16 = 14,
+  // float8_e4m3fn.
+  SLIPRING_DTYPE_FLOAT8_E4M3FN = 15,
+  // float8_e5m2.
+  SLIPRING_DTYPE_FLOAT8_E5M2 = 16,
+} slipring_dtype;
+
+// The structure of dlpack.h, version 1, which declares it: include that header to look inside.
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
 // A connection to another process: messages with boundaries, in order, both ways. One thread at a time uses the
 // sending half, and one the receiving half. These may be two threads at once.
 typedef struct slipring_connection slipring_connection;
@@ -187,6 +248,14 @@ typedef struct slipring_listener slipring_listener;
 
 // The options of a context. One thread uses them at a time.
 typedef struct slipring_options slipring_options;
+
+// A tensor: row-major, little-endian, contiguous elements of one type. A new one is written by its maker. From its send or
+// from slipring_tensor_share() on it is only read. One thread at a time uses a tensor: slipring_tensor_clone() makes another
+// handle of the same memory for another thread.
+typedef struct slipring_tensor slipring_tensor;
+
+// Tensors that travel in one message, in order and with names, such as the inputs of a model. One thread uses a set at a time.
+typedef struct slipring_tensors slipring_tensors;
 
 // The process on the other side, for which the kernel vouches.
 typedef struct {
@@ -258,6 +327,23 @@ typedef struct {
   // Its kind.
   slipring_kind kind;
 } slipring_message;
+
+// What a tensor is.
+typedef struct {
+  // The first element, or NULL if there are no bytes. Valid until the tensor is sent or freed. Write it only with
+  // SLIPRING_TENSOR_WRITABLE.
+  void *data;
+  // The length in bytes.
+  size_t len;
+  // The lengths of the dimensions, the outermost first.
+  size_t shape[SLIPRING_MAX_RANK];
+  // The number of dimensions.
+  size_t rank;
+  // The type of an element: a slipring_dtype.
+  uint32_t dtype;
+  // SLIPRING_TENSOR_FROZEN, SLIPRING_TENSOR_WRITABLE, SLIPRING_TENSOR_ON_LOAN, SLIPRING_TENSOR_ON_GPU.
+  uint32_t flags;
+} slipring_tensor_view;
 
 #ifdef __cplusplus
 extern "C" {
@@ -389,6 +475,28 @@ slipring_status slipring_accept_socket(slipring_context *context,
 slipring_status slipring_pair(slipring_context *context,
                               slipring_connection **one,
                               slipring_connection **other);
+
+// Hands a tensor to another library, read-only and without a copy. With SLIPRING_OK the structure has the tensor, whose handle is
+// gone: the library that takes it calls its deleter, on any thread. With any other status the tensor stays yours, shared.
+//
+// Of a tensor on loan the library reads the peer's memory, which a hostile peer can write meanwhile: slipring_tensor_copy() first,
+// unless you vouch for the peer.
+//
+// SLIPRING_INVALID_TENSOR: dlpack.h has no strings; a bool is neither 0 nor 1; the tensor is on a GPU. SLIPRING_LOAN_REVOKED,
+// SLIPRING_WRONG_STATE, SLIPRING_OS, SLIPRING_FORKED.
+slipring_status slipring_tensor_to_dlpack(slipring_tensor *tensor,
+                                          DLManagedTensorVersioned **managed);
+
+// Copies a tensor of another library into the context's pool, to be written further or sent. The structure is the library's:
+// its deleter is called before this function returns, whatever the status. NULL is SLIPRING_INVALID_TENSOR. `timeout` as for
+// slipring_tensor_new().
+//
+// SLIPRING_INVALID_TENSOR: another version than 1, a device other than the host's memory, elements that are not contiguous and
+// row-major, a type that slipring lacks, a bool that is neither 0 nor 1. Otherwise as slipring_tensor_new().
+slipring_status slipring_tensor_from_dlpack(slipring_context *context,
+                                            DLManagedTensorVersioned *managed,
+                                            int64_t timeout,
+                                            slipring_tensor **tensor);
 
 // Returns the text of the last error of this thread: what happened, with the numbers, the remedy, and the option
 // that raises a limit. Empty, never NULL, before the first error.
@@ -535,6 +643,152 @@ slipring_status slipring_options_set_loan_limit(slipring_options *options,
 
 // Frees options. NULL has no effect.
 slipring_status slipring_options_free(slipring_options *options);
+
+// Makes a tensor in the context's pool, to be written and sent. `shape` has `rank` lengths, and may be NULL if `rank` is 0:
+// one element. `flags` are SLIPRING_TENSOR_FROZEN, SLIPRING_TENSOR_ZEROED, or 0. Its memory starts at a multiple of the page
+// size, and has old bytes of this process. `timeout` is for memory that peers hold: a full pool. Free it with
+// slipring_tensor_free(), unless a send took it.
+//
+// SLIPRING_INVALID_TENSOR: the data type, the shape, or their size is impossible. SLIPRING_RESOURCE_LIMIT,
+// SLIPRING_TIMED_OUT: the pool is full. SLIPRING_INVALID_ARGUMENT: other flags, or strings, which slipring_tensor_new_encoded()
+// makes. SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
+slipring_status slipring_tensor_new(slipring_context *context,
+                                    uint32_t dtype,
+                                    const size_t *shape,
+                                    size_t rank,
+                                    uint32_t flags,
+                                    int64_t timeout,
+                                    slipring_tensor **tensor);
+
+// As slipring_tensor_new(), for strings: `len` bytes, in which each element is a uint32_t length and as many bytes. A receiver
+// checks them.
+slipring_status slipring_tensor_new_encoded(slipring_context *context,
+                                            size_t len,
+                                            const size_t *shape,
+                                            size_t rank,
+                                            uint32_t flags,
+                                            int64_t timeout,
+                                            slipring_tensor **tensor);
+
+// Writes what a tensor is. `size` is `sizeof *view`. Also of a tensor that is being written.
+//
+// SLIPRING_LOAN_REVOKED: the peer has taken the memory back. SLIPRING_FORKED.
+slipring_status slipring_tensor_get_view(const slipring_tensor *tensor,
+                                         slipring_tensor_view *view,
+                                         size_t size);
+
+// Ends the writing: the tensor is only read from now on, and can be cloned. One with SLIPRING_TENSOR_FROZEN is sealed here.
+// No effect on one that is shared already.
+//
+// SLIPRING_OS, SLIPRING_FORKED.
+slipring_status slipring_tensor_share(slipring_tensor *tensor);
+
+// Makes another handle of the same memory, to send a tensor to several peers or to use it on another thread. Free it with
+// slipring_tensor_free(), unless a send took it.
+//
+// SLIPRING_WRONG_STATE: the tensor is being written (slipring_tensor_share() first), or it is a peer's (slipring_tensor_copy()).
+// SLIPRING_FORKED.
+slipring_status slipring_tensor_clone(const slipring_tensor *tensor,
+                                      slipring_tensor **clone);
+
+// Makes a copy in private memory, which no peer can write. Free it with slipring_tensor_free(), unless a send took it.
+//
+// SLIPRING_WRONG_STATE: the tensor is being written. SLIPRING_LOAN_REVOKED: the peer has taken the memory back.
+// SLIPRING_OUT_OF_MEMORY, SLIPRING_INVALID_TENSOR (a tensor on a GPU), SLIPRING_FORKED.
+slipring_status slipring_tensor_copy(const slipring_tensor *tensor,
+                                     slipring_tensor **copy);
+
+// Checks that the peer has not taken the memory back. Call it behind the last read: then what was read is what the peer
+// has sent. Always SLIPRING_OK for memory that is not on loan.
+//
+// SLIPRING_LOAN_REVOKED, SLIPRING_FORKED.
+slipring_status slipring_tensor_check(const slipring_tensor *tensor);
+
+// Frees a tensor. A peer's memory goes back to the peer. NULL has no effect.
+//
+// SLIPRING_BUSY: another thread uses the tensor. It is not freed.
+slipring_status slipring_tensor_free(slipring_tensor *tensor);
+
+// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. With SLIPRING_OK the tensor is gone: do not use the
+// handle again. With any other status it stays yours. To send a tensor to several peers, clone it.
+//
+// A tensor of a pool is handed over without a copy. One that is on loan from a peer, private, or of another context's pool is
+// copied.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: there was no room. SLIPRING_INVALID_TENSOR: this kind of memory cannot be sent.
+// Otherwise as slipring_send().
+slipring_status slipring_send_tensor(slipring_connection *connection,
+                                     slipring_tensor *tensor,
+                                     int64_t timeout);
+
+// Sends a set of tensors in one message, as slipring_send_tensor() does. With SLIPRING_OK the set and its tensors are gone. With
+// any other status they stay yours.
+//
+// SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_INVALID_TENSOR: more than 1024 tensors, or more than 255 in pools.
+// SLIPRING_TOO_LARGE: names and shapes do not fit into the ring. Otherwise as slipring_send_tensor().
+slipring_status slipring_send_tensors(slipring_connection *connection,
+                                      slipring_tensors *tensors,
+                                      int64_t timeout);
+
+// Receives the next message if it is one tensor, and makes a handle for it. Its memory is the peer's, and goes back with
+// slipring_tensor_free(). It stays readable when the peer dies.
+//
+// SLIPRING_OTHER_KIND: the next message has no tensors, and stays the next one. SLIPRING_INVALID_TENSOR: it has another number
+// of tensors, and is dropped. Otherwise as slipring_recv(). A peek ends: its message is the one that is received.
+slipring_status slipring_recv_tensor(slipring_connection *connection,
+                                     int64_t timeout,
+                                     slipring_tensor **tensor);
+
+// Receives the next message if it has tensors, and makes a set of them. Free it with slipring_tensors_free(), unless a send took
+// it.
+//
+// SLIPRING_OTHER_KIND: the next message has no tensors, and stays the next one. Otherwise as slipring_recv(). A peek ends: its
+// message is the one that is received.
+slipring_status slipring_recv_tensors(slipring_connection *connection,
+                                      int64_t timeout,
+                                      slipring_tensors **tensors);
+
+// Makes an empty set. Free it with slipring_tensors_free(), unless a send took it.
+slipring_status slipring_tensors_new(slipring_tensors **set);
+
+// Adds a tensor to a set, behind the others. `name` may be NULL or empty: then it has an index alone. With SLIPRING_OK the set
+// has the tensor: do not use the handle again. With any other status it stays yours. A tensor that is being written is shared.
+//
+// SLIPRING_INVALID_ARGUMENT: another tensor has the name, or the name is no UTF-8 or longer than 255 bytes.
+// SLIPRING_WRONG_STATE: the tensor's memory is gone. SLIPRING_OS, SLIPRING_FORKED.
+slipring_status slipring_tensors_add(slipring_tensors *set,
+                                     const char *name,
+                                     slipring_tensor *tensor);
+
+// Writes the count of tensors, also of those that were taken.
+//
+// SLIPRING_FORKED.
+slipring_status slipring_tensors_count(const slipring_tensors *set, size_t *count);
+
+// Writes the name of a tensor: empty, never NULL, if it has none. It stays valid until the set is sent or freed. Do not free it.
+//
+// SLIPRING_INVALID_ARGUMENT: there is no such index. SLIPRING_FORKED.
+slipring_status slipring_tensors_name(const slipring_tensors *set,
+                                      size_t index,
+                                      const char **name);
+
+// Writes the index of the tensor with a name.
+//
+// SLIPRING_INVALID_ARGUMENT: no tensor has this name. SLIPRING_FORKED.
+slipring_status slipring_tensors_find(const slipring_tensors *set, const char *name, size_t *index);
+
+// Takes a tensor out of a set, and makes a handle of its own for it. The other tensors keep their indices. Free it with
+// slipring_tensor_free(), unless a send took it.
+//
+// SLIPRING_INVALID_ARGUMENT: there is no such index. SLIPRING_WRONG_STATE: it was taken before. SLIPRING_FORKED.
+slipring_status slipring_tensors_take(slipring_tensors *set,
+                                      size_t index,
+                                      slipring_tensor **tensor);
+
+// Frees a set with the tensors that are in it. NULL has no effect.
+//
+// SLIPRING_BUSY: another thread uses the set. It is not freed.
+slipring_status slipring_tensors_free(slipring_tensors *set);
 
 #ifdef __cplusplus
 }  // extern "C"

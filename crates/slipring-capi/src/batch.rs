@@ -41,10 +41,9 @@ pub unsafe extern "C" fn slipring_batch_push(
     len: usize,
     timeout: i64,
 ) -> slipring_status {
-    // SAFETY: the header demands that the bytes are readable and stay as they are.
-    let message = unsafe { bytes(message, len) };
-    let act = |sending: &mut Sending| {
-        let message = message?;
+    let act = move |sending: &mut Sending| {
+        // SAFETY: the header demands that the bytes are readable and stay as they are.
+        let message = unsafe { bytes(message, len) }?;
         let room = sending.add(message.len(), timeout)?;
         // SAFETY: the room has as many bytes, which nobody else has.
         unsafe { room.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
@@ -67,10 +66,9 @@ pub unsafe extern "C" fn slipring_batch_reserve(
     timeout: i64,
     data: *mut *mut c_void,
 ) -> slipring_status {
-    // SAFETY: the header demands a place for the answer.
-    let out = unsafe { Out::new(data) };
-    let act = |sending: &mut Sending| {
-        let mut out = out?;
+    let act = move |sending: &mut Sending| {
+        // SAFETY: the header demands a place for the answer.
+        let mut out = unsafe { Out::new(data) }?;
         out.set(sending.add(len, timeout)?.cast());
         Ok(())
     };

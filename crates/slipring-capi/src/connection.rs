@@ -9,7 +9,7 @@ use slipring::seam::Generation;
 use slipring::stats::{HalfStats, Stats};
 use slipring::{Receiver, Sender};
 
-use crate::failure::{Answer, Failure, contain, guard};
+use crate::failure::{Answer, Failure, contain, guard, note};
 use crate::half::Half;
 use crate::handle::{Handle, Kind, Lately};
 use crate::pointers::{Out, put_sized};
@@ -77,10 +77,14 @@ pub struct slipring_stats {
     pub pool_bytes: u64,
 }
 
+/// A value on cache lines of its own: two threads use the two halves at once.
+#[repr(align(128))]
+struct OwnLines<T>(T);
+
 /// What a handle of a connection holds.
 pub(crate) struct Connection {
-    sending: Half<Sending>,
-    receiving: Half<Receiving>,
+    sending: OwnLines<Half<Sending>>,
+    receiving: OwnLines<Half<Receiving>>,
     peer: slipring_peer,
     /// Keeps the peer's pidfd open.
     _pidfd: Option<OwnedFd>,
@@ -116,8 +120,8 @@ impl Connection {
         };
         let (sender, receiver) = connection.split();
         Ok(Self {
-            sending: Half::new(Sending::new(sender, generation)),
-            receiving: Half::new(Receiving::new(receiver, generation)),
+            sending: OwnLines(Half::new(Sending::new(sender, generation))?),
+            receiving: OwnLines(Half::new(Receiving::new(receiver, generation))?),
             peer,
             _pidfd: pidfd,
         })
@@ -134,8 +138,10 @@ impl Connection {
         act: impl FnOnce(&mut Sending) -> Answer,
     ) -> slipring_status {
         // SAFETY: as the caller vouches.
-        let connection = unsafe { Handle::<Self>::of(connection) };
-        answer(connection.and_then(|connection| connection.sending.enter(act)))
+        match unsafe { Handle::<Self>::of(connection) } {
+            Ok(connection) => connection.sending.0.run(act),
+            Err(failure) => note(failure),
+        }
     }
 
     /// Calls `act` with the receiving half of a connection.
@@ -149,33 +155,27 @@ impl Connection {
         act: impl FnOnce(&mut Receiving) -> Answer,
     ) -> slipring_status {
         // SAFETY: as the caller vouches.
-        let connection = unsafe { Handle::<Self>::of(connection) };
-        answer(connection.and_then(|connection| connection.receiving.enter(act)))
+        match unsafe { Handle::<Self>::of(connection) } {
+            Ok(connection) => connection.receiving.0.run(act),
+            Err(failure) => note(failure),
+        }
     }
 
     /// Calls `act` with both halves, on which nothing is open.
     fn both<R>(&self, act: impl FnOnce(&Sender, &Receiver) -> R) -> Answer<R> {
-        self.sending.enter(|sending| {
+        self.sending.0.enter(|sending| {
             sending.check_process()?;
-            self.receiving.enter(|receiving| Ok(act(sending.sender()?, receiving.idle()?)))
+            self.receiving.0.enter(|receiving| Ok(act(sending.sender()?, receiving.idle()?)))
         })
     }
 
     /// Returns the connection, which leaves its handle.
     fn end(self) -> Answer<slipring::Connection> {
         let (sender, receiver) =
-            (self.sending.into_inner().end(), self.receiving.into_inner().end());
+            (self.sending.0.into_inner().end(), self.receiving.0.into_inner().end());
         // Both halves of a handle are of one connection, so nobody sees this error.
-        slipring::Connection::join(*sender, *receiver)
+        slipring::Connection::join(sender, receiver)
             .map_err(|_| Failure::Border(SLIPRING_OTHER, "the halves are of two connections"))
-    }
-}
-
-#[inline(always)]
-fn answer(answer: Answer) -> slipring_status {
-    match answer {
-        Ok(()) => slipring_status::SLIPRING_OK,
-        Err(failure) => crate::failure::note(failure),
     }
 }
 
@@ -192,8 +192,8 @@ unsafe fn end(
         if !connection.is_null() {
             // SAFETY: nobody else frees the handle.
             let connection = unsafe { Handle::<Connection>::of(connection) }?;
-            connection.sending.check_unused()?;
-            connection.receiving.check_unused()?;
+            connection.sending.0.check_unused()?;
+            connection.receiving.0.check_unused()?;
         }
         // SAFETY: as the caller vouches.
         match unsafe { Handle::<Connection>::free(connection) }? {
@@ -286,11 +286,11 @@ pub unsafe extern "C" fn slipring_connection_rest(
     connection: *mut slipring_connection,
     nanoseconds: *mut i64,
 ) -> slipring_status {
-    // SAFETY: the header demands a place for the answer.
-    let out = unsafe { Out::new(nanoseconds) };
-    let act = |receiving: &mut Receiving| {
+    let act = move |receiving: &mut Receiving| {
+        // SAFETY: the header demands a place for the answer.
+        let mut out = unsafe { Out::new(nanoseconds) }?;
         let rest = receiving.rest()?.map(|rest| i64::try_from(rest.as_nanos()).unwrap_or(i64::MAX));
-        out?.set(rest.unwrap_or(i64::MAX));
+        out.set(rest.unwrap_or(i64::MAX));
         Ok(())
     };
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.

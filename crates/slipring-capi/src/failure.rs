@@ -115,8 +115,14 @@ pub(crate) fn note(failure: Failure) -> slipring_status {
 /// Runs a body. A panic ends here.
 #[inline(always)]
 pub(crate) fn contain<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    end_panics(body).unwrap_or_else(Err)
+}
+
+/// Runs a body. Returns a panic as a failure.
+#[inline(always)]
+pub(crate) fn end_panics<T>(body: impl FnOnce() -> T) -> Result<T, Failure> {
     // A panic poisons the half that the body has changed.
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(panicked(payload)))
+    catch_unwind(AssertUnwindSafe(body)).map_err(panicked)
 }
 
 #[cold]

@@ -52,11 +52,13 @@ pub(crate) struct Handle<T> {
 
 impl<T: Kind> Handle<T> {
     /// Returns a pointer for C.
+    #[inline(always)]
     pub(crate) fn make<C>(value: T) -> *mut C {
         let handle = Self { magic: AtomicU64::new(T::MAGIC), value: ManuallyDrop::new(value) };
         Box::into_raw(Box::new(handle)).cast()
     }
 
+    #[inline(always)]
     fn judge<C>(pointer: *const C) -> Answer<NonNull<Self>> {
         let wrong = |text| Err(Failure::Border(SLIPRING_INVALID_HANDLE, text));
         let Some(handle) = NonNull::new(pointer.cast_mut().cast::<Self>()) else {
@@ -96,19 +98,29 @@ impl<T: Kind> Handle<T> {
         if pointer.is_null() {
             return Ok(None);
         }
-        let handle = Self::judge(pointer)?.as_ptr();
-        // SAFETY: it is a handle of this kind.
-        let magic = unsafe { &(*handle).magic };
-        let freed = magic.compare_exchange(T::MAGIC, FREED, Ordering::AcqRel, Ordering::Relaxed);
-        if freed.is_err() {
-            return Err(Failure::Border(SLIPRING_INVALID_HANDLE, "the handle was freed"));
-        }
-        // SAFETY: only the call that has written `FREED` comes here, and no other thread uses the handle.
+        // SAFETY: as the caller vouches.
+        let handle = unsafe { Self::claim(pointer) }?;
+        // SAFETY: only the call that has claimed it comes here, and no other thread uses the handle.
         let value = unsafe { &mut (*handle).value };
         // SAFETY: nobody takes it again.
         let value = unsafe { ManuallyDrop::take(value) };
         Self::bury(handle);
         Ok(Some(value))
+    }
+
+    /// Marks a handle as freed. One call alone returns it.
+    ///
+    /// # Safety
+    ///
+    /// No other thread uses the handle.
+    unsafe fn claim<C>(pointer: *mut C) -> Answer<*mut Self> {
+        let handle = Self::judge(pointer)?.as_ptr();
+        // SAFETY: it is a handle of this kind.
+        let magic = unsafe { &(*handle).magic };
+        match magic.compare_exchange(T::MAGIC, FREED, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Ok(handle),
+            Err(_) => Err(Failure::Border(SLIPRING_INVALID_HANDLE, "the handle was freed")),
+        }
     }
 
     /// Keeps the memory of a freed handle, and frees that of the one that was freed [`LATELY`] handles before.
@@ -129,10 +141,18 @@ impl<T: Kind> Handle<T> {
 ///
 /// No other thread uses the handle.
 pub(crate) unsafe fn free<T: Kind, C>(pointer: *mut C) -> Answer {
+    if pointer.is_null() {
+        return Ok(());
+    }
     // SAFETY: as the caller vouches.
-    let value = unsafe { Handle::<T>::free(pointer) }?;
-    contain(|| {
-        drop(value);
+    let handle = unsafe { Handle::<T>::claim(pointer) }?;
+    let dropped = contain(|| {
+        // SAFETY: the call that has claimed the handle is alone with its value.
+        let value = unsafe { &mut (*handle).value };
+        // SAFETY: nobody uses it again.
+        unsafe { ManuallyDrop::drop(value) };
         Ok(())
-    })
+    });
+    Handle::bury(handle);
+    dropped
 }

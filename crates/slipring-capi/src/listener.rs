@@ -64,7 +64,7 @@ pub unsafe extern "C" fn slipring_listen(
     let out = unsafe { Out::new(listener) };
     guard(|| {
         let (context, mut out) = (context?, out?);
-        out.set(Handle::make(Half::new(context.listen(address?)?)));
+        out.set(Handle::make(Half::new(context.listen(address?)?)?));
         Ok(())
     })
 }

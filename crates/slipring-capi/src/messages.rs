@@ -8,7 +8,7 @@ use crate::connection::{Connection, slipring_connection};
 use crate::pointers::{Out, buffer, bytes};
 use crate::receiving::Receiving;
 use crate::sending::Sending;
-use crate::status::slipring_status;
+use crate::status::slipring_status::{self, SLIPRING_INVALID_HANDLE};
 
 /// The kind of a received message.
 #[repr(C)]
@@ -58,10 +58,13 @@ pub unsafe extern "C" fn slipring_send(
     len: usize,
     timeout: i64,
 ) -> slipring_status {
-    // SAFETY: the header demands that the bytes are readable and stay as they are.
-    let message = unsafe { bytes(message, len) };
+    let act = move |sending: &mut Sending| {
+        // SAFETY: the header demands that the bytes are readable and stay as they are.
+        let message = unsafe { bytes(message, len) }?;
+        sending.send(message, timeout)
+    };
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    unsafe { Connection::sending(connection, |sending| sending.send(message?, timeout)) }
+    unsafe { Connection::sending(connection, act) }
 }
 
 /// Receives the next message into a buffer of `capacity` bytes, and writes its length to `len`.
@@ -84,21 +87,23 @@ pub unsafe extern "C" fn slipring_recv(
     len: *mut usize,
     timeout: i64,
 ) -> slipring_status {
-    // SAFETY: the header demands that the bytes may be written.
-    let room = unsafe { self::buffer(buffer, capacity) };
-    // SAFETY: the header demands a place for the answer.
-    let mut out = unsafe { Out::new(len) };
-    if let Ok(len) = &mut out {
-        len.set(0);
-    }
-    let act = |receiving: &mut Receiving| {
-        let (mut out, room) = (out?, room?);
-        let (len, answer) = receiving.recv(room, timeout);
-        out.set(len);
-        answer
+    let act = move |receiving: &mut Receiving| {
+        // SAFETY: the header demands a place for the answer.
+        let mut out = unsafe { Out::new(len) }?;
+        out.set(0);
+        // SAFETY: the header demands that the bytes may be written.
+        let room = unsafe { self::buffer(buffer, capacity) }?;
+        receiving.recv(room, timeout, &mut out)
     };
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    unsafe { Connection::receiving(connection, act) }
+    let status = unsafe { Connection::receiving(connection, act) };
+    if status == SLIPRING_INVALID_HANDLE {
+        // SAFETY: as above.
+        if let Ok(mut out) = unsafe { Out::new(len) } {
+            out.set(0);
+        }
+    }
+    status
 }
 
 /// Reserves room for a message of `len` bytes, which the caller writes in place, and writes its address to `data`.
@@ -115,10 +120,9 @@ pub unsafe extern "C" fn slipring_reserve(
     timeout: i64,
     data: *mut *mut c_void,
 ) -> slipring_status {
-    // SAFETY: the header demands a place for the answer.
-    let out = unsafe { Out::new(data) };
-    let act = |sending: &mut Sending| {
-        let mut out = out?;
+    let act = move |sending: &mut Sending| {
+        // SAFETY: the header demands a place for the answer.
+        let mut out = unsafe { Out::new(data) }?;
         out.set(sending.reserve(len, timeout)?.cast());
         Ok(())
     };
@@ -182,12 +186,10 @@ pub unsafe extern "C" fn slipring_peek(
     timeout: i64,
     message: *mut slipring_message,
 ) -> slipring_status {
-    // SAFETY: the header demands a place for the answer.
-    let out = unsafe { Out::new(message) };
-    let act = |receiving: &mut Receiving| {
-        let mut out = out?;
-        out.set(receiving.peek(timeout)?);
-        Ok(())
+    let act = move |receiving: &mut Receiving| {
+        // SAFETY: the header demands a place for the answer.
+        let mut out = unsafe { Out::new(message) }?;
+        receiving.peek(timeout, &mut out)
     };
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     unsafe { Connection::receiving(connection, act) }

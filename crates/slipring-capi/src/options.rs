@@ -183,7 +183,7 @@ pub unsafe extern "C" fn slipring_options_new(
     // SAFETY: the header demands a place for the answer.
     let out = unsafe { Out::new(options) };
     guard(|| {
-        out?.set(Handle::make(Half::new(Options::new())));
+        out?.set(Handle::make(Half::new(Options::new())?));
         Ok(())
     })
 }

@@ -47,6 +47,22 @@ pub(crate) unsafe fn buffer<'a>(buffer: *mut c_void, capacity: usize) -> Answer<
     Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), capacity) })
 }
 
+/// Returns a list to read. A null pointer has none.
+///
+/// # Safety
+///
+/// `count` values at `data` are readable and stay as they are for `'a`.
+pub(crate) unsafe fn list<'a, T>(data: *const T, count: usize) -> Answer<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() || !data.is_aligned() || count > isize::MAX as usize / size_of::<T>() {
+        return wrong("a list is a null pointer, not aligned, or longer than memory can be");
+    }
+    // SAFETY: the caller vouches for the values; the pointer is not null and aligned, and the length fits.
+    Ok(unsafe { std::slice::from_raw_parts(data, count) })
+}
+
 /// Returns a text.
 ///
 /// # Safety

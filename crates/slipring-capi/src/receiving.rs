@@ -1,67 +1,61 @@
 //! The receiving half of a connection, and the message that is peeked at.
 //!
-//! 1. A peeked message borrows the receiver. Every other use of the receiver ends the peek first, and the message stays
-//!    the next one.
+//! 1. Every other use of the receiver ends a peek, and the message stays the next one.
 //! 2. In a forked child a peeked message is not released: its memory is not there.
 
-#![allow(unsafe_code)]
-
 use std::ffi::c_void;
-use std::ptr::NonNull;
 use std::time::Duration;
 
 use slipring::message::MessageKind;
-use slipring::seam::Generation;
-use slipring::{Error, ErrorKind, Received, Receiver};
+use slipring::seam::{DetachedReceived, Generation};
+use slipring::{ErrorKind, Received, Receiver, Tensor, TensorSet};
 
 use crate::failure::{Answer, Failure};
 use crate::messages::{slipring_kind, slipring_message};
+use crate::pointers::Out;
 use crate::status::slipring_status::SLIPRING_WRONG_STATE;
 use crate::timeout::Timeout;
 
 /// The receiving half of a connection.
 pub(crate) struct Receiving {
-    /// From a box. A pointer, because `peeked` borrows it.
-    receiver: NonNull<Receiver>,
-    peeked: Option<Received<'static>>,
+    receiver: Receiver,
+    peeked: Option<DetachedReceived>,
     generation: Generation,
 }
 
-// SAFETY: the pointer is that of a box which this half owns.
-unsafe impl Send for Receiving {}
-
-/// Returns the length of a message that did not fit.
-fn needed(error: &Error) -> Option<usize> {
-    match error.kind() {
-        ErrorKind::BufferTooShort { len, .. } => Some(*len),
-        _ => None,
-    }
+/// Returns the length of a message that did not fit, or 0.
+#[cold]
+fn needed(failure: &Failure) -> usize {
+    let Failure::Library(error) = failure else { return 0 };
+    if let ErrorKind::BufferTooShort { len, .. } = error.kind() { *len } else { 0 }
 }
 
 impl Receiving {
     pub(crate) fn new(receiver: Receiver, generation: Generation) -> Self {
-        let receiver = NonNull::from(Box::leak(Box::new(receiver)));
         Self { receiver, peeked: None, generation }
     }
 
     /// Returns the receiver. It ends a peek.
     #[inline(always)]
-    fn receiver(&mut self) -> &'static mut Receiver {
+    fn receiver(&mut self) -> &mut Receiver {
         // The message stays the next one.
         self.peeked = None;
-        // SAFETY: it is of a box that lives as long as this half, and nothing borrows it. The callers keep it no
-        // longer than their own borrow of this half, or keep it in `peeked`.
-        unsafe { self.receiver.as_mut() }
+        &mut self.receiver
     }
 
-    /// Receives into a buffer. Returns the length, and whether the message fits.
+    /// Receives into a buffer. Writes the length of the message, also of one that does not fit.
     #[inline(always)]
-    pub(crate) fn recv(&mut self, buffer: &mut [u8], timeout: i64) -> (usize, Answer) {
+    pub(crate) fn recv(&mut self, buffer: &mut [u8], timeout: i64, out: &mut Out<usize>) -> Answer {
         match self.receive(buffer, timeout) {
-            Ok(Some(len)) => (len, Ok(())),
-            Ok(None) => (0, Err(Failure::End)),
-            Err(Failure::Library(error)) => (needed(&error).unwrap_or(0), Err(error.into())),
-            Err(failure) => (0, Err(failure)),
+            Ok(Some(len)) => {
+                out.set(len);
+                Ok(())
+            }
+            Ok(None) => Err(Failure::End),
+            Err(failure) => {
+                out.set(needed(&failure));
+                Err(failure)
+            }
         }
     }
 
@@ -81,39 +75,69 @@ impl Receiving {
 
     /// Returns the next message in place.
     #[inline(always)]
-    pub(crate) fn peek(&mut self, timeout: i64) -> Answer<slipring_message> {
+    pub(crate) fn peek(&mut self, timeout: i64, out: &mut Out<slipring_message>) -> Answer {
+        let timeout = Timeout::new(timeout)?;
+        self.peeked = None;
+        let Self { receiver, peeked, .. } = self;
+        // Each arm keeps its message by itself, as those of a reservation do.
+        match timeout {
+            Timeout::Default | Timeout::Forever => keep(receiver.peek()?, peeked, out),
+            Timeout::None => keep(receiver.try_peek()?, peeked, out),
+            time => self.peek_for(time, out),
+        }
+    }
+
+    fn peek_for(&mut self, time: Timeout, out: &mut Out<slipring_message>) -> Answer {
+        match self.receiver.try_peek().map_err(Failure::from) {
+            Ok(received) => return keep(received, &mut self.peeked, out),
+            Err(Failure::WouldBlock) => {}
+            Err(failure) => return Err(failure),
+        }
+        keep(self.receiver.peek_deadline(time.deadline())?, &mut self.peeked, out)
+    }
+
+    /// Receives a tensor.
+    #[inline]
+    pub(crate) fn recv_tensor(&mut self, timeout: i64) -> Answer<Tensor> {
         let timeout = Timeout::new(timeout)?;
         let receiver = self.receiver();
         let received = match timeout {
-            Timeout::Default | Timeout::Forever => receiver.peek()?,
-            Timeout::None => receiver.try_peek()?,
-            time => match receiver.try_peek().map_err(Failure::from) {
-                Err(Failure::WouldBlock) => self.receiver().peek_deadline(time.deadline())?,
+            Timeout::Default | Timeout::Forever => receiver.recv_tensor()?,
+            Timeout::None => receiver.try_recv_tensor()?,
+            time => match receiver.try_recv_tensor().map_err(Failure::from) {
+                Err(Failure::WouldBlock) => receiver.recv_tensor_deadline(time.deadline())?,
                 received => received?,
             },
         };
-        let Some(received) = received else { return Err(Failure::End) };
-        let bytes = received.bytes();
-        let message = slipring_message {
-            data: bytes.as_ptr().cast::<c_void>(),
-            len: bytes.len(),
-            kind: kind(received.kind()),
+        received.ok_or(Failure::End)
+    }
+
+    /// Receives a set of tensors.
+    pub(crate) fn recv_tensors(&mut self, timeout: i64) -> Answer<TensorSet> {
+        let timeout = Timeout::new(timeout)?;
+        let receiver = self.receiver();
+        let received = match timeout {
+            Timeout::Default | Timeout::Forever => receiver.recv_tensors()?,
+            Timeout::None => receiver.try_recv_tensors()?,
+            time => match receiver.try_recv_tensors().map_err(Failure::from) {
+                Err(Failure::WouldBlock) => receiver.recv_tensors_deadline(time.deadline())?,
+                received => received?,
+            },
         };
-        self.peeked = Some(received);
-        Ok(message)
+        received.ok_or(Failure::End)
     }
 
     /// Returns the memory of the peeked message to the peer.
     #[inline(always)]
     pub(crate) fn release(&mut self) -> Answer {
         self.check_process()?;
-        match self.peeked.take() {
-            Some(received) => Ok(received.release()?),
-            None => {
-                let text = "no message is peeked at: slipring_peek first";
-                Err(Failure::Border(SLIPRING_WRONG_STATE, text))
-            }
-        }
+        let Some(peeked) = &self.peeked else {
+            let text = "no message is peeked at: slipring_peek first";
+            return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
+        };
+        let released = peeked.release(&mut self.receiver);
+        self.peeked = None;
+        Ok(released?)
     }
 
     pub(crate) fn take_turns(&mut self) -> Answer {
@@ -137,16 +161,31 @@ impl Receiving {
             let text = "a message is peeked at: release it first";
             return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
         }
-        // SAFETY: it is of a box that lives as long as this half, and nothing borrows it.
-        Ok(unsafe { self.receiver.as_ref() })
+        Ok(&self.receiver)
     }
 
     /// Returns the receiver of a connection that ends.
-    pub(crate) fn end(mut self) -> Box<Receiver> {
-        self.receiver();
-        // SAFETY: the pointer comes from a box, and nothing borrows it any more.
-        unsafe { Box::from_raw(self.receiver.as_ptr()) }
+    pub(crate) fn end(self) -> Receiver {
+        self.receiver
     }
+}
+
+/// Keeps a peeked message, and writes what C gets of it.
+#[inline(always)]
+fn keep(
+    received: Option<Received<'_>>,
+    peeked: &mut Option<DetachedReceived>,
+    out: &mut Out<slipring_message>,
+) -> Answer {
+    let Some(received) = received else { return Err(Failure::End) };
+    let bytes = received.bytes();
+    out.set(slipring_message {
+        data: bytes.as_ptr().cast::<c_void>(),
+        len: bytes.len(),
+        kind: kind(received.kind()),
+    });
+    *peeked = Some(DetachedReceived::of(received));
+    Ok(())
 }
 
 #[inline(always)]

@@ -1,36 +1,29 @@
 //! The sending half of a connection, and what is open on it.
 //!
 //! 1. At most one reservation or batch is open. While it is, the half sends nothing else.
-//! 2. An open reservation or batch borrows the sender, which nothing else touches meanwhile.
-//! 3. In a forked child what is open is left as it is: its memory is not there.
+//! 2. In a forked child what is open is left as it is: its memory is not there.
 
-#![allow(unsafe_code)]
-
-use std::ptr::NonNull;
-
-use slipring::seam::Generation;
-use slipring::{Batch, ErrorKind, Reservation, Sender};
+use slipring::seam::{DetachedReservation, Generation, SendPatience, attach_batch};
+use slipring::{ErrorKind, Reservation, Sender};
 
 use crate::failure::{Answer, Failure};
 use crate::status::slipring_status::{SLIPRING_INVALID_ARGUMENT, SLIPRING_WRONG_STATE};
+use crate::tensor::Held;
+use crate::tensor_set::Set;
 use crate::timeout::Timeout;
 
 /// The sending half of a connection.
 pub(crate) struct Sending {
-    /// From a box. A pointer, because `open` borrows it.
-    sender: NonNull<Sender>,
+    sender: Sender,
     open: Open,
     generation: Generation,
 }
 
 enum Open {
     Nothing,
-    Message(Reservation<'static>),
-    Batch(Batch<'static>),
+    Message(DetachedReservation),
+    Batch,
 }
-
-// SAFETY: the pointer is that of a box which this half owns.
-unsafe impl Send for Sending {}
 
 fn wrong_state<T>(text: &'static str) -> Answer<T> {
     Err(Failure::Border(SLIPRING_WRONG_STATE, text))
@@ -38,20 +31,28 @@ fn wrong_state<T>(text: &'static str) -> Answer<T> {
 
 impl Sending {
     pub(crate) fn new(sender: Sender, generation: Generation) -> Self {
-        let sender = NonNull::from(Box::leak(Box::new(sender)));
         Self { sender, open: Open::Nothing, generation }
     }
 
     /// Returns the sender, on which nothing is open.
     #[inline(always)]
-    pub(crate) fn sender(&mut self) -> Answer<&'static mut Sender> {
+    pub(crate) fn sender(&mut self) -> Answer<&mut Sender> {
         match self.open {
-            // SAFETY: it is of a box that lives as long as this half, and nothing borrows it. The callers keep it no
-            // longer than their own borrow of this half, or keep it in `open`.
-            Open::Nothing => Ok(unsafe { self.sender.as_mut() }),
-            Open::Message(_) => wrong_state("a message is reserved: publish or discard it first"),
-            Open::Batch(_) => wrong_state("a batch is open: publish or discard it first"),
+            Open::Nothing => Ok(&mut self.sender),
+            _ => Err(self.is_open()),
         }
+    }
+
+    #[cold]
+    fn is_open(&self) -> Failure {
+        if let Err(forked) = self.check_process() {
+            return forked;
+        }
+        let text = match self.open {
+            Open::Batch => "a batch is open: publish or discard it first",
+            _ => "a message is reserved: publish or discard it first",
+        };
+        Failure::Border(SLIPRING_WRONG_STATE, text)
     }
 
     #[inline(always)]
@@ -70,25 +71,60 @@ impl Sending {
     /// Returns the room of a message of `len` bytes.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, len: usize, timeout: i64) -> Answer<*mut u8> {
+        self.sender()?;
+        // Each arm keeps its reservation by itself. One that the arms had in common would be moved through memory, and
+        // wait for the stores of its parts.
+        match Timeout::new(timeout)? {
+            Timeout::Default => Ok(keep(self.sender.reserve(len)?, &mut self.open)),
+            Timeout::None => Ok(keep(self.sender.try_reserve(len)?, &mut self.open)),
+            time => self.reserve_for(len, time),
+        }
+    }
+
+    fn reserve_for(&mut self, len: usize, time: Timeout) -> Answer<*mut u8> {
+        match self.sender.try_reserve(len).map_err(Failure::from) {
+            Ok(room) => return Ok(keep(room, &mut self.open)),
+            Err(Failure::WouldBlock) => {}
+            Err(failure) => return Err(failure),
+        }
+        Ok(keep(self.sender.reserve_deadline(len, time.deadline())?, &mut self.open))
+    }
+
+    /// Sends a tensor. If it fails, `held` keeps it.
+    #[inline]
+    pub(crate) fn send_tensor(&mut self, held: &mut Held, timeout: i64) -> Answer {
         let sender = self.sender()?;
-        let mut room = match Timeout::new(timeout)? {
-            Timeout::Default => sender.reserve(len)?,
-            Timeout::None => sender.try_reserve(len)?,
-            time => match sender.try_reserve(len).map_err(Failure::from) {
+        let time = Timeout::new(timeout)?;
+        let now =
+            if let Timeout::Default = time { SendPatience::Default } else { SendPatience::None };
+        match held.send(sender, now) {
+            Err(Failure::WouldBlock) if !matches!(time, Timeout::None) => {
+                held.send(sender, SendPatience::Until(time.deadline()))
+            }
+            answer => answer,
+        }
+    }
+
+    /// Sends a set of tensors. If it fails, `set` keeps them.
+    pub(crate) fn send_tensors(&mut self, set: &mut Set, timeout: i64) -> Answer {
+        let sender = self.sender()?;
+        let time = Timeout::new(timeout)?;
+        set.send(|tensors| match time {
+            Timeout::Default => Ok(sender.send_tensors(tensors)?),
+            Timeout::None => Ok(sender.try_send_tensors(tensors)?),
+            time => match sender.try_send_tensors(tensors).map_err(Failure::from) {
                 Err(Failure::WouldBlock) => {
-                    self.sender()?.reserve_deadline(len, time.deadline())?
+                    Ok(sender.send_tensors_deadline(tensors, time.deadline())?)
                 }
-                room => room?,
+                answer => answer,
             },
-        };
-        let start = room.as_mut_ptr();
-        self.open = Open::Message(room);
-        Ok(start)
+        })
     }
 
     /// Starts a batch.
     pub(crate) fn begin(&mut self) -> Answer {
-        self.open = Open::Batch(self.sender()?.batch()?);
+        let _batch = self.sender()?.batch()?;
+        self.open = Open::Batch;
         Ok(())
     }
 
@@ -96,9 +132,10 @@ impl Sending {
     #[inline(always)]
     pub(crate) fn add(&mut self, len: usize, timeout: i64) -> Answer<*mut u8> {
         self.check_process()?;
-        let Open::Batch(batch) = &mut self.open else {
+        let Open::Batch = self.open else {
             return wrong_state("no batch is open: slipring_batch_begin");
         };
+        let mut batch = attach_batch(&mut self.sender);
         let room = match Timeout::new(timeout)? {
             Timeout::Default => batch.reserve(len)?,
             Timeout::None => batch.try_reserve(len)?,
@@ -115,46 +152,55 @@ impl Sending {
     #[inline(always)]
     pub(crate) fn publish(&mut self) -> Answer {
         self.check_process()?;
-        match std::mem::replace(&mut self.open, Open::Nothing) {
-            Open::Message(message) => Ok(message.publish()?),
-            Open::Batch(batch) => Ok(batch.publish()?),
-            Open::Nothing => wrong_state("nothing is reserved, and no batch is open"),
-        }
+        let published = match &self.open {
+            Open::Message(message) => message.attach(&mut self.sender).publish(),
+            Open::Batch => attach_batch(&mut self.sender).publish(),
+            Open::Nothing => return wrong_state("nothing is reserved, and no batch is open"),
+        };
+        self.open = Open::Nothing;
+        Ok(published?)
     }
 
     /// Publishes the first `len` bytes of the reserved message.
     pub(crate) fn publish_first(&mut self, len: usize) -> Answer {
         self.check_process()?;
-        let Open::Message(message) = &mut self.open else {
+        let Open::Message(message) = &self.open else {
             return wrong_state("no message is reserved");
         };
         if len > message.len() {
             let text = "the length is more than was reserved";
             return Err(Failure::Border(SLIPRING_INVALID_ARGUMENT, text));
         }
+        let mut message = message.attach(&mut self.sender);
+        self.open = Open::Nothing;
         message.truncate(len);
-        self.publish()
+        Ok(message.publish()?)
     }
 
     /// Drops what is open, which sends nothing.
     pub(crate) fn discard(&mut self) -> Answer {
         self.check_process()?;
-        match std::mem::replace(&mut self.open, Open::Nothing) {
-            Open::Nothing => wrong_state("nothing is reserved, and no batch is open"),
-            _ => Ok(()),
+        if let Open::Nothing = self.open {
+            return wrong_state("nothing is reserved, and no batch is open");
         }
+        self.give_back();
+        Ok(())
+    }
+
+    /// Gives a block of the pool back, where one is reserved.
+    fn give_back(&mut self) {
+        if let Open::Message(message) = &self.open {
+            drop(message.attach(&mut self.sender));
+        }
+        self.open = Open::Nothing;
     }
 
     /// Returns the sender of a connection that ends.
-    pub(crate) fn end(mut self) -> Box<Sender> {
-        let open = std::mem::replace(&mut self.open, Open::Nothing);
-        if !self.generation.is_current() {
-            std::mem::forget(open);
-        } else {
-            drop(open);
+    pub(crate) fn end(mut self) -> Sender {
+        if self.generation.is_current() {
+            self.give_back();
         }
-        // SAFETY: the pointer comes from a box, and nothing borrows it any more.
-        unsafe { Box::from_raw(self.sender.as_ptr()) }
+        self.sender
     }
 
     /// Checks that no `fork` lies between the caller and the process of the connection.
@@ -162,4 +208,12 @@ impl Sending {
     pub(crate) fn check_process(&self) -> Answer {
         if self.generation.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
     }
+}
+
+/// Keeps a reservation. Returns its room.
+#[inline(always)]
+fn keep(mut room: Reservation<'_>, open: &mut Open) -> *mut u8 {
+    let start = room.as_mut_ptr();
+    *open = Open::Message(DetachedReservation::of(room));
+    start
 }

@@ -56,13 +56,15 @@ pub enum slipring_status {
     SLIPRING_PANIC = 23,
     /// An error that has no status of its own. The text says which.
     SLIPRING_OTHER = 24,
+    /// A data type, a shape or a tensor that cannot be, or not for this.
+    SLIPRING_INVALID_TENSOR = 25,
 }
 
 use slipring_status::*;
 
 impl slipring_status {
     /// Every status, in the order of the numbers.
-    const ALL: [(Self, &'static std::ffi::CStr); 25] = [
+    const ALL: [(Self, &'static std::ffi::CStr); 26] = [
         (SLIPRING_OK, c"SLIPRING_OK"),
         (SLIPRING_WOULD_BLOCK, c"SLIPRING_WOULD_BLOCK"),
         (SLIPRING_END, c"SLIPRING_END"),
@@ -88,6 +90,7 @@ impl slipring_status {
         (SLIPRING_BUSY, c"SLIPRING_BUSY"),
         (SLIPRING_PANIC, c"SLIPRING_PANIC"),
         (SLIPRING_OTHER, c"SLIPRING_OTHER"),
+        (SLIPRING_INVALID_TENSOR, c"SLIPRING_INVALID_TENSOR"),
     ];
 
     /// Returns the name of the status with this number.
@@ -129,6 +132,7 @@ impl slipring_status {
             | DescriptorLimit { .. } => SLIPRING_RESOURCE_LIMIT,
             OutOfMemory { .. } => SLIPRING_OUT_OF_MEMORY,
             LoanRevoked => SLIPRING_LOAN_REVOKED,
+            Tensor(_) => SLIPRING_INVALID_TENSOR,
             LinkClosed | ReactorStopped => SLIPRING_CLOSED,
             Forked => SLIPRING_FORKED,
             Os { .. } => SLIPRING_OS,

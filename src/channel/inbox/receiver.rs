@@ -586,6 +586,20 @@ impl Receiver {
         Ok(head.map(|head| Received { head, receiver: self }))
     }
 
+    /// Releases the message that was peeked at.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, head: &RecordHead) -> Result<()> {
+        if head.offset == SET_ASIDE {
+            drop(self.backlog.take_unasked());
+            return Ok(());
+        }
+        self.inbox.unhold();
+        match head.header.kind() {
+            Kind::Message | Kind::Request => self.inbox.release(head),
+            _ => self.release_rare(head),
+        }
+    }
+
     /// Releases a record that answers a request or has tensors. The attachments go back with it.
     #[cold]
     fn release_rare(&mut self, head: &RecordHead) -> Result<()> {
@@ -756,15 +770,7 @@ impl Received<'_> {
     /// - [`ErrorKind::Fault`]: the peer broke the protocol.
     #[inline(always)]
     pub fn release(self) -> Result<()> {
-        if self.is_set_aside() {
-            drop(self.receiver.backlog.take_unasked());
-            return Ok(());
-        }
-        self.receiver.inbox.unhold();
-        match self.head.header.kind() {
-            Kind::Message | Kind::Request => self.receiver.inbox.release(&self.head),
-            _ => self.receiver.release_rare(&self.head),
-        }
+        self.receiver.release(&self.head)
     }
 
     /// Ends the link: this process cannot take the message.

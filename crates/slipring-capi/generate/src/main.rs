@@ -7,7 +7,7 @@ use std::{env, fs};
 use cbindgen::{Builder, Config, DocumentationStyle, ExportConfig, Language, Style};
 
 /// Types that no function names.
-const UNNAMED: [&str; 2] = ["slipring_option", "slipring_peer_policy"];
+const UNNAMED: [&str; 3] = ["slipring_option", "slipring_peer_policy", "slipring_dtype"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let check = env::args().skip(1).any(|argument| argument == "--check");
@@ -19,11 +19,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let builder = Builder::new().with_config(config(&fs::read_to_string(root.join("generate/head.h"))?, version));
     // The modules follow.
     builder.with_src(root.join("src/lib.rs")).generate()?.write(&mut header);
+    // The generator writes a negative number as it is, and an expression may have an operator before it.
+    let header = String::from_utf8(header)?.replace("SLIPRING_DEFAULT -1", "SLIPRING_DEFAULT (-1)");
     let target = root.join("include/slipring.h");
     if !check {
         return Ok(fs::write(target, header)?);
     }
-    if fs::read(target)? == header { Ok(()) } else { Err("include/slipring.h is not what src/ gives".into()) }
+    if fs::read_to_string(target)? == header { Ok(()) } else { Err("include/slipring.h is not what src/ gives".into()) }
 }
 
 /// Returns how the header looks: `head` above what the sources give.

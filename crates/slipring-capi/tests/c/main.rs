@@ -117,6 +117,16 @@ fn messages_arrive() {
 }
 
 #[test]
+fn tensors_arrive_in_sets_and_alone() {
+    passes("tensors");
+}
+
+#[test]
+fn other_libraries_give_and_take_tensors() {
+    passes("dlpack");
+}
+
+#[test]
 fn misuse_is_told() {
     passes("misuse");
 }
@@ -131,16 +141,18 @@ fn valgrind_finds_nothing() {
     if !is_there("valgrind") {
         return;
     }
-    let source = folder().join("tests/c/misuse.c");
-    let program = Program::compile(COMPILERS[0], &source, &[]);
-    let mut command = Command::new("valgrind");
-    command.args([
-        "--quiet",
-        "--error-exitcode=9",
-        "--leak-check=full",
-        "--errors-for-leak-kinds=definite",
-    ]);
-    finish("valgrind", start(command.arg(&program.0)));
+    for name in ["misuse.c", "dlpack.c"] {
+        let source = folder().join("tests/c").join(name);
+        let program = Program::compile(COMPILERS[0], &source, &[]);
+        let mut command = Command::new("valgrind");
+        command.args([
+            "--quiet",
+            "--error-exitcode=9",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite",
+        ]);
+        finish("valgrind", start(command.arg(&program.0)));
+    }
 }
 
 fn sizes() -> Vec<usize> {
