@@ -159,6 +159,7 @@ pub mod seam {
     pub use crate::patience::SendPatience;
     pub use crate::shm::fork::Generation;
     pub use crate::shm::{PeerMemory, create_common};
+    pub use crate::tensor::halves;
     pub use crate::transport::SocketPath;
 }
 

@@ -219,8 +219,7 @@ impl Sender {
     ///
     /// As [`send`](Self::send).
     pub fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
-        let envelope = Envelope::new(Kind::Response).of(request);
-        self.put(envelope, body, SendPatience::Default).map_err(into_error)
+        self.put_response(request, body, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`respond`](Self::respond), but does not wait.
@@ -229,8 +228,16 @@ impl Sender {
     ///
     /// As [`try_send`](Self::try_send).
     pub fn try_respond(&mut self, request: RequestId, body: &[u8]) -> Result<(), TrySendError> {
-        let envelope = Envelope::new(Kind::Response).of(request);
-        self.put(envelope, body, SendPatience::None)
+        self.put_response(request, body, SendPatience::None)
+    }
+
+    pub(crate) fn put_response(
+        &mut self,
+        request: RequestId,
+        body: &[u8],
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        self.put(Envelope::new(Kind::Response).of(request), body, patience)
     }
 
     /// Runs the function that the peer's reactor has registered under a token; see

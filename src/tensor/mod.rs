@@ -18,6 +18,8 @@ mod dtype;
 mod element;
 mod exchange;
 mod gpu;
+#[doc(hidden)]
+pub mod halves;
 mod outgoing;
 mod request;
 mod set;

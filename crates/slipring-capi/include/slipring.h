@@ -257,6 +257,16 @@ typedef struct slipring_tensor slipring_tensor;
 // Tensors that travel in one message, in order and with names, such as the inputs of a model. One thread uses a set at a time.
 typedef struct slipring_tensors slipring_tensors;
 
+// A request of the peer, or a response of it.
+typedef struct {
+  // The number that the response carries.
+  uint64_t id;
+  // Its bytes, in private memory. They may be read until the next function that uses the receiving half. Do not free them.
+  const void *data;
+  // Its length in bytes.
+  size_t len;
+} slipring_call;
+
 // The process on the other side, for which the kernel vouches.
 typedef struct {
   // The process id, or -1 if the process is outside of this process's pid namespace.
@@ -377,6 +387,83 @@ slipring_status slipring_batch_reserve(slipring_connection *connection,
                                        size_t len,
                                        int64_t timeout,
                                        void **data);
+
+// Sends a request, and writes the number that its response will carry. Up to 4096 requests may be open.
+// `request` may be NULL if `len` is 0.
+//
+// Uses both halves. SLIPRING_TIMED_OUT: there was no room (also with SLIPRING_NONBLOCK). SLIPRING_RESOURCE_LIMIT: too many are
+// open. Otherwise as slipring_send().
+slipring_status slipring_submit(slipring_connection *connection,
+                                const void *request,
+                                size_t len,
+                                int64_t timeout,
+                                uint64_t *id);
+
+// Waits for the response to a request. Other messages that come meanwhile are set aside, and received later. With
+// SLIPRING_WOULD_BLOCK and SLIPRING_TIMED_OUT the request stays open.
+//
+// SLIPRING_PEER_CLOSED: the peer has left without a response.
+// SLIPRING_INVALID_ARGUMENT: no open request has this number. Otherwise as slipring_recv(). A peek ends.
+slipring_status slipring_wait(slipring_connection *connection,
+                              uint64_t id,
+                              int64_t timeout,
+                              slipring_call *response);
+
+// Forgets a request: its response is dropped when it comes. No effect on a number that is not open.
+//
+// SLIPRING_FORKED.
+slipring_status slipring_abandon(slipring_connection *connection, uint64_t id);
+
+// Receives the next message if it is a request with bytes. Answer it with slipring_respond() or slipring_respond_tensors(), in any
+// order.
+//
+// SLIPRING_OTHER_KIND: the next message is of another kind, and stays the next one. Otherwise as slipring_recv(). A peek ends.
+slipring_status slipring_recv_request(slipring_connection *connection,
+                                      int64_t timeout,
+                                      slipring_call *request);
+
+// Answers a request of the peer. `response` may be NULL if `len` is 0. A number that is not open at the peer is the end of the
+// connection there.
+//
+// The statuses of slipring_send().
+slipring_status slipring_respond(slipring_connection *connection,
+                                 uint64_t id,
+                                 const void *response,
+                                 size_t len,
+                                 int64_t timeout);
+
+// Sends a request with tensors. With SLIPRING_OK the set and its tensors are gone. With any other status they stay yours.
+//
+// Otherwise as slipring_submit() and slipring_send_tensors().
+slipring_status slipring_submit_tensors(slipring_connection *connection,
+                                        slipring_tensors *tensors,
+                                        int64_t timeout,
+                                        uint64_t *id);
+
+// Waits for a response with tensors, as slipring_wait() does for one with bytes. Free the set with slipring_tensors_free(), unless
+// a send took it.
+//
+// SLIPRING_OTHER_KIND: the response has bytes, and slipring_wait() returns it. Otherwise as slipring_wait().
+slipring_status slipring_wait_tensors(slipring_connection *connection,
+                                      uint64_t id,
+                                      int64_t timeout,
+                                      slipring_tensors **tensors);
+
+// Receives the next message if it is a request with tensors. Free the set with slipring_tensors_free(), unless a send took it.
+//
+// SLIPRING_OTHER_KIND: the next message is of another kind, and stays the next one. Otherwise as slipring_recv(). A peek ends.
+slipring_status slipring_recv_tensor_request(slipring_connection *connection,
+                                             int64_t timeout,
+                                             uint64_t *id,
+                                             slipring_tensors **tensors);
+
+// Answers a request with tensors. With SLIPRING_OK the set and its tensors are gone. With any other status they stay yours.
+//
+// The statuses of slipring_send_tensors().
+slipring_status slipring_respond_tensors(slipring_connection *connection,
+                                         uint64_t id,
+                                         slipring_tensors *tensors,
+                                         int64_t timeout);
 
 // Ends a connection in order and frees it. The peer receives all that was sent before. What is reserved is not sent,
 // and what was peeked at is not there any more. NULL has no effect.

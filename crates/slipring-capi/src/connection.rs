@@ -161,6 +161,25 @@ impl Connection {
         }
     }
 
+    /// Calls `act` with both halves of a connection.
+    ///
+    /// # Safety
+    ///
+    /// No other thread frees the handle or uses either half meanwhile.
+    pub(crate) unsafe fn with_both(
+        connection: *mut slipring_connection,
+        act: impl FnOnce(&mut Sending, &mut Receiving) -> Answer,
+    ) -> slipring_status {
+        // SAFETY: as the caller vouches.
+        match unsafe { Handle::<Self>::of(connection) } {
+            Ok(connection) => connection
+                .sending
+                .0
+                .run(|sending| connection.receiving.0.enter(|receiving| act(sending, receiving))),
+            Err(failure) => note(failure),
+        }
+    }
+
     /// Calls `act` with both halves, on which nothing is open.
     fn both<R>(&self, act: impl FnOnce(&Sender, &Receiver) -> R) -> Answer<R> {
         self.sending.0.enter(|sending| {

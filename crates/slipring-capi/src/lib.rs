@@ -44,6 +44,7 @@
 #![allow(non_camel_case_types, reason = "types have the names of the header")]
 
 mod batch;
+mod calls;
 mod connection;
 mod context;
 mod dlpack;

@@ -4,10 +4,11 @@
 //! 2. In a forked child a peeked message is not released: its memory is not there.
 
 use std::ffi::c_void;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use slipring::message::MessageKind;
-use slipring::seam::{DetachedReceived, Generation};
+use slipring::error::TryRecvError;
+use slipring::message::{MessageKind, Request, TensorRequest};
+use slipring::seam::{DetachedReceived, Generation, halves};
 use slipring::{ErrorKind, Received, Receiver, Tensor, TensorSet};
 
 use crate::failure::{Answer, Failure};
@@ -20,6 +21,8 @@ use crate::timeout::Timeout;
 pub(crate) struct Receiving {
     receiver: Receiver,
     peeked: Option<DetachedReceived>,
+    /// The bytes of the last call that C got.
+    call: Vec<u8>,
     generation: Generation,
 }
 
@@ -32,12 +35,12 @@ fn needed(failure: &Failure) -> usize {
 
 impl Receiving {
     pub(crate) fn new(receiver: Receiver, generation: Generation) -> Self {
-        Self { receiver, peeked: None, generation }
+        Self { receiver, peeked: None, call: Vec::new(), generation }
     }
 
     /// Returns the receiver. It ends a peek.
     #[inline(always)]
-    fn receiver(&mut self) -> &mut Receiver {
+    pub(crate) fn receiver(&mut self) -> &mut Receiver {
         // The message stays the next one.
         self.peeked = None;
         &mut self.receiver
@@ -125,6 +128,82 @@ impl Receiving {
             },
         };
         received.ok_or(Failure::End)
+    }
+
+    /// Receives a request. Returns its number and its bytes.
+    pub(crate) fn recv_request(&mut self, timeout: i64) -> Answer<(u64, *const c_void, usize)> {
+        let timeout = Timeout::new(timeout)?;
+        let receiver = self.receiver();
+        let received = match timeout {
+            Timeout::Default | Timeout::Forever => receiver.recv_request()?,
+            Timeout::None => receiver.try_recv_request()?,
+            time => match receiver.try_recv_request().map_err(Failure::from) {
+                Err(Failure::WouldBlock) => receiver.recv_request_deadline(time.deadline())?,
+                received => received?,
+            },
+        };
+        let Request { id, body, .. } = received.ok_or(Failure::End)?;
+        let (data, len) = self.keep_call(body);
+        Ok((halves::number(id), data, len))
+    }
+
+    /// Receives a request with tensors. Returns its number and its tensors.
+    pub(crate) fn recv_tensor_request(&mut self, timeout: i64) -> Answer<(u64, TensorSet)> {
+        let timeout = Timeout::new(timeout)?;
+        let receiver = self.receiver();
+        let received = match timeout {
+            Timeout::Default | Timeout::Forever => receiver.recv_tensor_request()?,
+            Timeout::None => receiver.try_recv_tensor_request()?,
+            time => match receiver.try_recv_tensor_request().map_err(Failure::from) {
+                Err(Failure::WouldBlock) => {
+                    receiver.recv_tensor_request_deadline(time.deadline())?
+                }
+                received => received?,
+            },
+        };
+        let TensorRequest { id, tensors, .. } = received.ok_or(Failure::End)?;
+        Ok((halves::number(id), tensors))
+    }
+
+    /// Waits for a response. Returns its bytes.
+    pub(crate) fn wait(&mut self, id: u64, timeout: i64) -> Answer<(*const c_void, usize)> {
+        let response = self.answer(timeout, |receiver, until| halves::wait(receiver, id, until))?;
+        Ok(self.keep_call(response))
+    }
+
+    /// Waits for a response with tensors.
+    pub(crate) fn wait_tensors(&mut self, id: u64, timeout: i64) -> Answer<TensorSet> {
+        self.answer(timeout, |receiver, until| halves::wait_tensors(receiver, id, until))
+    }
+
+    fn answer<T>(
+        &mut self,
+        timeout: i64,
+        wait: impl Fn(&mut Receiver, Option<Instant>) -> Result<T, TryRecvError>,
+    ) -> Answer<T> {
+        let time = Timeout::new(timeout)?;
+        let receiver = self.receiver();
+        match wait(receiver, None).map_err(Failure::from) {
+            Err(Failure::WouldBlock) if !matches!(time, Timeout::None) => {}
+            answer => return answer,
+        }
+        wait(receiver, Some(time.deadline())).map_err(|error| match error {
+            TryRecvError::Failed(error) => error.into(),
+            // A wait that ends by its deadline says so itself.
+            TryRecvError::Empty => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
+        })
+    }
+
+    /// Forgets a request.
+    pub(crate) fn abandon(&mut self, id: u64) -> Answer {
+        self.check_process()?;
+        halves::abandon(self.receiver(), id);
+        Ok(())
+    }
+
+    fn keep_call(&mut self, bytes: Vec<u8>) -> (*const c_void, usize) {
+        self.call = bytes;
+        (self.call.as_ptr().cast(), self.call.len())
     }
 
     /// Returns the memory of the peeked message to the peer.

@@ -3,10 +3,13 @@
 //! 1. At most one reservation or batch is open. While it is, the half sends nothing else.
 //! 2. In a forked child what is open is left as it is: its memory is not there.
 
-use slipring::seam::{DetachedReservation, Generation, SendPatience, attach_batch};
+use std::time::Instant;
+
+use slipring::seam::{DetachedReservation, Generation, SendPatience, attach_batch, halves};
 use slipring::{ErrorKind, Reservation, Sender};
 
 use crate::failure::{Answer, Failure};
+use crate::receiving::Receiving;
 use crate::status::slipring_status::{SLIPRING_INVALID_ARGUMENT, SLIPRING_WRONG_STATE};
 use crate::tensor::Held;
 use crate::tensor_set::Set;
@@ -94,15 +97,7 @@ impl Sending {
     #[inline]
     pub(crate) fn send_tensor(&mut self, held: &mut Held, timeout: i64) -> Answer {
         let sender = self.sender()?;
-        let time = Timeout::new(timeout)?;
-        let now =
-            if let Timeout::Default = time { SendPatience::Default } else { SendPatience::None };
-        match held.send(sender, now) {
-            Err(Failure::WouldBlock) if !matches!(time, Timeout::None) => {
-                held.send(sender, SendPatience::Until(time.deadline()))
-            }
-            answer => answer,
-        }
+        in_time(timeout, |patience| held.send(sender, patience))
     }
 
     /// Sends a set of tensors. If it fails, `set` keeps them.
@@ -118,6 +113,48 @@ impl Sending {
                 }
                 answer => answer,
             },
+        })
+    }
+
+    /// Sends a request. Returns its number.
+    pub(crate) fn submit(
+        &mut self,
+        receiving: &mut Receiving,
+        request: &[u8],
+        timeout: i64,
+    ) -> Answer<u64> {
+        let sender = self.sender()?;
+        let deadline = deadline(sender, timeout)?;
+        Ok(halves::submit((sender, receiving.receiver()), request, deadline)?)
+    }
+
+    /// Sends a request with tensors. Returns its number. If it fails, `set` keeps them.
+    pub(crate) fn submit_tensors(
+        &mut self,
+        receiving: &mut Receiving,
+        set: &mut Set,
+        timeout: i64,
+    ) -> Answer<u64> {
+        let sender = self.sender()?;
+        let (deadline, mut id) = (deadline(sender, timeout)?, 0);
+        set.send(|tensors| {
+            id = halves::submit_tensors((sender, receiving.receiver()), tensors, deadline)?;
+            Ok(())
+        })?;
+        Ok(id)
+    }
+
+    /// Answers a request.
+    pub(crate) fn respond(&mut self, id: u64, response: &[u8], timeout: i64) -> Answer {
+        let sender = self.sender()?;
+        in_time(timeout, |patience| Ok(halves::respond(sender, id, response, patience)?))
+    }
+
+    /// Answers a request with tensors. If it fails, `set` keeps them.
+    pub(crate) fn respond_tensors(&mut self, id: u64, set: &mut Set, timeout: i64) -> Answer {
+        let sender = self.sender()?;
+        set.send(|tensors| {
+            in_time(timeout, |patience| Ok(halves::respond_tensors(sender, id, tensors, patience)?))
         })
     }
 
@@ -208,6 +245,27 @@ impl Sending {
     pub(crate) fn check_process(&self) -> Answer {
         if self.generation.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
     }
+}
+
+/// Tries once, and reads the clock only if it has to wait.
+#[inline(always)]
+pub(crate) fn in_time(timeout: i64, mut act: impl FnMut(SendPatience) -> Answer) -> Answer {
+    let time = Timeout::new(timeout)?;
+    let now = if let Timeout::Default = time { SendPatience::Default } else { SendPatience::None };
+    match act(now) {
+        Err(Failure::WouldBlock) if !matches!(time, Timeout::None) => {
+            act(SendPatience::Until(time.deadline()))
+        }
+        answer => answer,
+    }
+}
+
+/// Returns when a request must be sent.
+fn deadline(sender: &Sender, timeout: i64) -> Answer<Instant> {
+    Ok(match Timeout::new(timeout)? {
+        Timeout::Default => sender.default_deadline(),
+        time => time.deadline(),
+    })
 }
 
 /// Keeps a reservation. Returns its room.

@@ -141,6 +141,7 @@ impl slipring_status {
             | AddressNul { .. }
             | AddressEscape { .. }
             | NotSeqpacket
+            | UnknownRequest { .. }
             | InvalidOption { .. } => SLIPRING_INVALID_ARGUMENT,
             _ => SLIPRING_OTHER,
         }
