@@ -40,6 +40,19 @@
 #define SLIPRING_VERSION_PATCH 0
 
 
+// Every message: the publisher waits for the subscriber.
+#define SLIPRING_EVERY -1
+
+// The newest message, and never one that a later one follows.
+#define SLIPRING_LATEST -2
+
+// For slipring_subscriber_new(): the end of the publisher is SLIPRING_END or SLIPRING_PEER_DIED. Otherwise a receive waits for the
+// next publisher of the address.
+#define SLIPRING_NO_RECONNECT 1
+
+// In a sample: it is the first one of another publisher.
+#define SLIPRING_SAMPLE_RESTARTED 1
+
 // The most dimensions of a tensor.
 #define SLIPRING_MAX_RANK 8
 
@@ -124,6 +137,8 @@ typedef enum {
   SLIPRING_OTHER = 24,
   // A data type, a shape or a tensor that cannot be, or not for this.
   SLIPRING_INVALID_TENSOR = 25,
+  // The publisher has given up waiting for this subscriber.
+  SLIPRING_EVICTED = 26,
 } slipring_status;
 
 // The kind of a received message.
@@ -143,6 +158,20 @@ typedef enum {
   // A kind that this version does not know.
   SLIPRING_KIND_OTHER = 255,
 } slipring_kind;
+
+// What happened to a subscriber.
+typedef enum {
+  // It has joined.
+  SLIPRING_EVENT_JOINED = 0,
+  // It has left in order.
+  SLIPRING_EVENT_LEFT = 1,
+  // Its process has died.
+  SLIPRING_EVENT_DIED = 2,
+  // The publisher has evicted it.
+  SLIPRING_EVENT_EVICTED = 3,
+  // A kind that this version does not know.
+  SLIPRING_EVENT_OTHER = 255,
+} slipring_event_kind;
 
 // What slipring_options_set() sets.
 typedef enum {
@@ -232,6 +261,18 @@ typedef enum {
   SLIPRING_DTYPE_FLOAT8_E5M2 = 16,
 } slipring_dtype;
 
+// Whether a subscriber reads.
+typedef enum {
+  // It is awake.
+  SLIPRING_SUBSCRIBER_AWAKE = 0,
+  // It sleeps, because there is nothing to read.
+  SLIPRING_SUBSCRIBER_ASLEEP = 1,
+  // Its process is stopped.
+  SLIPRING_SUBSCRIBER_STOPPED = 2,
+  // It has left, and still holds messages.
+  SLIPRING_SUBSCRIBER_LEFT = 3,
+} slipring_subscriber_state;
+
 // The structure of dlpack.h, version 1, which declares it: include that header to look inside.
 typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 
@@ -248,6 +289,12 @@ typedef struct slipring_listener slipring_listener;
 
 // The options of a context. One thread uses them at a time.
 typedef struct slipring_options slipring_options;
+
+// The writer of a topic. Any number of subscribers read the same memory. One thread uses it at a time.
+typedef struct slipring_publisher slipring_publisher;
+
+// A reader of a topic. One thread uses it at a time.
+typedef struct slipring_subscriber slipring_subscriber;
 
 // A tensor: row-major, little-endian, contiguous elements of one type. A new one is written by its maker. From its send or
 // from slipring_tensor_share() on it is only read. One thread at a time uses a tensor: slipring_tensor_clone() makes another
@@ -337,6 +384,97 @@ typedef struct {
   // Its kind.
   slipring_kind kind;
 } slipring_message;
+
+// The options of a publisher. A field that is 0 has its default: `slipring_publisher_options options = {0};`
+typedef struct {
+  // The messages that the topic has places for: a power of two from 2 to 65536. A subscriber that wants every message may be one
+  // less behind before the publisher waits for it. 256.
+  uint32_t slots;
+  // Bytes of a slot: a power of two from 64 to 2 MiB. A message of at most 16 bytes less lies in its slot, a longer one in the
+  // pool. 256.
+  uint32_t slot_len;
+  // The messages before its join that a new subscriber gets. 0.
+  uint32_t history;
+  // The most messages that a subscriber may ask for as the newest ones. 64.
+  uint32_t newest_limit;
+  // The messages in the pool that one subscriber may hold at a time: 1 to 64. 4.
+  uint32_t hold_limit;
+  // The most subscribers. 1024.
+  uint32_t subscriber_limit;
+  // The bytes of the pool that one subscriber may hold at a time. No limit.
+  uint64_t hold_bytes;
+  // How long the publisher waits for a subscriber that wants every message and reads nothing, in nanoseconds. Then it evicts the
+  // subscriber. 1 s.
+  int64_t stall_after;
+  // Not 0: subscribers may not ask for every message.
+  uint64_t without_every;
+} slipring_publisher_options;
+
+// What happened to a subscriber.
+typedef struct {
+  // The subscriber's number on this topic.
+  uint64_t subscriber;
+  // Its process, or -1 if that is outside of this process's pid namespace.
+  int64_t pid;
+  // The user of its process.
+  uint32_t uid;
+  // What happened.
+  slipring_event_kind kind;
+} slipring_event;
+
+// A subscriber of a topic.
+typedef struct {
+  // Its number on this topic.
+  uint64_t id;
+  // Its process, or -1 if that is outside of this process's pid namespace.
+  int64_t pid;
+  // What it asked for: SLIPRING_EVERY, SLIPRING_LATEST, or how many of the newest messages.
+  int64_t policy;
+  // Messages that it is behind.
+  uint64_t lag;
+  // Messages in the pool that it holds.
+  uint64_t held;
+  // The user of its process.
+  uint32_t uid;
+  // A slipring_subscriber_state.
+  uint32_t state;
+} slipring_subscriber_info;
+
+// Counts of a publisher.
+typedef struct {
+  // Messages published.
+  uint64_t sent;
+  // Bytes of the pool that are kept for subscribers.
+  uint64_t kept_bytes;
+  // Subscribers now.
+  uint64_t subscribers;
+} slipring_publisher_stats;
+
+// A message of a topic.
+typedef struct {
+  // Its bytes, or NULL if it has tensors. They may be read until the next function of this subscriber.
+  const void *data;
+  // Its length in bytes.
+  size_t len;
+  // Its number on the topic: the first one of a publisher has 1.
+  uint64_t sequence;
+  // The messages before it that this subscriber did not get.
+  uint64_t missed;
+  // SLIPRING_KIND_MESSAGE or SLIPRING_KIND_TENSORS.
+  slipring_kind kind;
+  // SLIPRING_SAMPLE_RESTARTED.
+  uint32_t flags;
+} slipring_sample;
+
+// Counts of a subscriber.
+typedef struct {
+  // Messages received.
+  uint64_t received;
+  // Messages missed.
+  uint64_t missed;
+  // Messages in the publisher's pool that this subscriber holds.
+  uint64_t held;
+} slipring_subscriber_stats;
 
 // What a tensor is.
 typedef struct {
@@ -730,6 +868,179 @@ slipring_status slipring_options_set_loan_limit(slipring_options *options,
 
 // Frees options. NULL has no effect.
 slipring_status slipring_options_free(slipring_options *options);
+
+// Makes a topic at an address, and its publisher. Subscribers come and go by themselves. `options` may be NULL, for the defaults;
+// `size` is `sizeof *options`. Free it with slipring_publisher_free(), which ends the topic in order.
+//
+// SLIPRING_ADDRESS_IN_USE, SLIPRING_INVALID_ARGUMENT (an option, the address), SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY,
+// SLIPRING_FORKED, SLIPRING_OS.
+slipring_status slipring_publisher_new(slipring_context *context,
+                                       const char *address,
+                                       const slipring_publisher_options *options,
+                                       size_t size,
+                                       slipring_publisher **publisher);
+
+// Publishes a message: copies it once, and wakes the subscribers that sleep. `message` may be NULL if `len` is 0. It waits only
+// for subscribers that want every message and are behind: SLIPRING_DEFAULT until they have read or are evicted.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: a subscriber is too far behind, or the pool is full; nothing was published.
+// SLIPRING_TOO_LARGE, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY. SLIPRING_WRONG_STATE: a message is reserved. SLIPRING_FORKED.
+slipring_status slipring_publisher_send(slipring_publisher *publisher,
+                                        const void *message,
+                                        size_t len,
+                                        int64_t timeout);
+
+// Reserves room for a message of `len` bytes, which the caller writes in place, and writes its address to `data`. Its bytes have
+// arbitrary values. They may be written until slipring_publisher_publish() or slipring_publisher_discard(). It waits as
+// slipring_publisher_send() with SLIPRING_DEFAULT does.
+//
+// The statuses of slipring_publisher_send().
+slipring_status slipring_publisher_reserve(slipring_publisher *publisher,
+                                           size_t len,
+                                           void **data);
+
+// Publishes the reserved message. Nothing is reserved afterwards, whatever the status.
+//
+// SLIPRING_WRONG_STATE: nothing is reserved. SLIPRING_RESOURCE_LIMIT, SLIPRING_FORKED.
+slipring_status slipring_publisher_publish(slipring_publisher *publisher);
+
+// Drops the reserved message. Nothing is published.
+//
+// SLIPRING_WRONG_STATE: nothing is reserved. SLIPRING_FORKED.
+slipring_status slipring_publisher_discard(slipring_publisher *publisher);
+
+// Publishes a tensor, which all subscribers read in place. With SLIPRING_OK the tensor is gone: do not use the handle again. With
+// any other status it stays yours, shared. SLIPRING_NONBLOCK is SLIPRING_TIMED_OUT if it would wait.
+//
+// Otherwise as slipring_publisher_send() and slipring_send_tensor().
+slipring_status slipring_publisher_send_tensor(slipring_publisher *publisher,
+                                               slipring_tensor *tensor,
+                                               int64_t timeout);
+
+// Publishes a set of tensors in one message. With SLIPRING_OK the set and its tensors are gone. With any other status they stay
+// yours. SLIPRING_NONBLOCK is SLIPRING_TIMED_OUT if it would wait.
+//
+// Otherwise as slipring_publisher_send() and slipring_send_tensors().
+slipring_status slipring_publisher_send_tensors(slipring_publisher *publisher,
+                                                slipring_tensors *tensors,
+                                                int64_t timeout);
+
+// Writes the next thing that happened to a subscriber. SLIPRING_WOULD_BLOCK: nothing more. The publisher keeps the latest ones
+// until they are asked for.
+//
+// SLIPRING_WRONG_STATE: a message is reserved. SLIPRING_FORKED.
+slipring_status slipring_publisher_next_event(slipring_publisher *publisher,
+                                              slipring_event *event);
+
+// Writes the subscribers of now: at most `capacity` of them to `infos`, and their count to `count`, which may be higher. `infos`
+// may be NULL if `capacity` is 0.
+//
+// SLIPRING_WRONG_STATE: a message is reserved. SLIPRING_FORKED.
+slipring_status slipring_publisher_subscribers(slipring_publisher *publisher,
+                                               slipring_subscriber_info *infos,
+                                               size_t capacity,
+                                               size_t *count);
+
+// Evicts a subscriber by its number: its next receive is SLIPRING_EVICTED. SLIPRING_INVALID_ARGUMENT: there is none.
+//
+// SLIPRING_WRONG_STATE: a message is reserved. SLIPRING_FORKED.
+slipring_status slipring_publisher_evict(slipring_publisher *publisher,
+                                         uint64_t subscriber);
+
+// Writes the counts of a publisher. `size` is `sizeof *stats`.
+//
+// SLIPRING_WRONG_STATE: a message is reserved. SLIPRING_FORKED.
+slipring_status slipring_publisher_get_stats(slipring_publisher *publisher,
+                                             slipring_publisher_stats *stats,
+                                             size_t size);
+
+// Ends a topic in order, and frees its publisher: subscribers get what was published before. What is reserved is not published.
+// NULL has no effect.
+//
+// SLIPRING_BUSY: another thread uses the publisher. It is not freed.
+slipring_status slipring_publisher_free(slipring_publisher *publisher);
+
+// Joins a topic. `policy` is SLIPRING_EVERY, SLIPRING_LATEST, or how many of the newest messages are wanted. `flags` are
+// SLIPRING_NO_RECONNECT or 0. `timeout` is for a publisher that is not there yet: with SLIPRING_NONBLOCK and SLIPRING_DEFAULT it
+// does not wait. Free it with slipring_subscriber_free().
+//
+// SLIPRING_NOBODY_LISTENS: there is no publisher. SLIPRING_REFUSED: the publisher does not offer the policy, or has as many
+// subscribers as it may. SLIPRING_INVALID_ARGUMENT, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED, SLIPRING_OS.
+slipring_status slipring_subscriber_new(slipring_context *context,
+                                        const char *address,
+                                        int64_t policy,
+                                        uint32_t flags,
+                                        int64_t timeout,
+                                        slipring_subscriber **subscriber);
+
+// Takes the next message, which is the current one until the next function of this subscriber, and looks at it in place. A
+// subscriber that wants every message reads long ones in the publisher's slot, which the publisher writes again only after that.
+//
+// What is read is what was sent if slipring_subscriber_check() says so behind the last read. slipring_subscriber_copy() does both.
+//
+// SLIPRING_WOULD_BLOCK, SLIPRING_TIMED_OUT: nothing has come. SLIPRING_END, SLIPRING_PEER_DIED: the topic has ended, with
+// SLIPRING_NO_RECONNECT. SLIPRING_EVICTED: the publisher has given up waiting for this subscriber. SLIPRING_PEER_FAULT,
+// SLIPRING_LOAN_REVOKED, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED.
+slipring_status slipring_subscriber_next(slipring_subscriber *subscriber,
+                                         int64_t timeout,
+                                         slipring_sample *sample);
+
+// Copies the bytes of the current message, and writes its length to `len`. The copy is what was sent.
+//
+// SLIPRING_BUFFER_TOO_SHORT: `len` is the length that is needed. SLIPRING_LOAN_REVOKED: the publisher has written over it.
+// SLIPRING_WRONG_STATE: no message is current. SLIPRING_FORKED.
+slipring_status slipring_subscriber_copy(slipring_subscriber *subscriber,
+                                         void *buffer,
+                                         size_t capacity,
+                                         size_t *len);
+
+// Checks that the publisher has not written over the current message. Call it behind the last read of its bytes.
+//
+// SLIPRING_LOAN_REVOKED: what was read may be other data. SLIPRING_WRONG_STATE: no message is current. SLIPRING_FORKED.
+slipring_status slipring_subscriber_check(slipring_subscriber *subscriber);
+
+// Takes the tensors of the current message. Free the set with slipring_tensors_free(), unless a send took it. The memory goes back
+// to the publisher when its tensors are freed.
+//
+// SLIPRING_OTHER_KIND: the message has bytes. SLIPRING_WRONG_STATE: no message is current. SLIPRING_FORKED.
+slipring_status slipring_subscriber_take_tensors(slipring_subscriber *subscriber,
+                                                 slipring_tensors **tensors);
+
+// Gives the current message back before the next one is wanted: its bytes may not be read after that. No effect if none is
+// current.
+//
+// SLIPRING_FORKED.
+slipring_status slipring_subscriber_release(slipring_subscriber *subscriber);
+
+// Writes the counts of a subscriber. `size` is `sizeof *stats`.
+//
+// SLIPRING_FORKED.
+slipring_status slipring_subscriber_get_stats(slipring_subscriber *subscriber,
+                                              slipring_subscriber_stats *stats,
+                                              size_t size);
+
+// Returns a descriptor for epoll or poll, which becomes readable when there is a message or the topic ends. Before each sleep call
+// slipring_subscriber_next() with SLIPRING_NONBLOCK until it returns SLIPRING_WOULD_BLOCK. It belongs to the subscriber: do not
+// close it. After a sample with SLIPRING_SAMPLE_RESTARTED ask for it again: another publisher has another one.
+//
+// SLIPRING_WOULD_BLOCK: no publisher is there now. SLIPRING_FORKED.
+slipring_status slipring_subscriber_descriptor(slipring_subscriber *subscriber,
+                                               int *descriptor);
+
+// As slipring_connection_take_turns(), for a thread that serves several peers.
+//
+// SLIPRING_FORKED.
+slipring_status slipring_subscriber_take_turns(slipring_subscriber *subscriber);
+
+// As slipring_connection_rest(), for a subscriber.
+//
+// SLIPRING_FORKED.
+slipring_status slipring_subscriber_rest(slipring_subscriber *subscriber, int64_t *nanoseconds);
+
+// Leaves a topic, and frees the subscriber. Tensors that were taken stay readable. NULL has no effect.
+//
+// SLIPRING_BUSY: another thread uses the subscriber. It is not freed.
+slipring_status slipring_subscriber_free(slipring_subscriber *subscriber);
 
 // Makes a tensor in the context's pool, to be written and sent. `shape` has `rank` lengths, and may be NULL if `rank` is 0:
 // one element. `flags` are SLIPRING_TENSOR_FROZEN, SLIPRING_TENSOR_ZEROED, or 0. Its memory starts at a multiple of the page

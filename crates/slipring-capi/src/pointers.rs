@@ -102,6 +102,25 @@ impl<T> Out<T> {
     }
 }
 
+/// Reads the first bytes of a structure that may grow with later versions of the header: as many as the caller knows. Bytes that
+/// this library does not know must be 0.
+///
+/// # Safety
+///
+/// `size` bytes at `place` are readable, and each bit pattern is a `T`.
+pub(crate) unsafe fn get_sized<T: Copy>(place: *const T, size: usize, value: &mut T) -> Answer {
+    // SAFETY: the caller vouches for the bytes.
+    let place = unsafe { bytes(place.cast(), size) }?;
+    // SAFETY: the value has as many bytes, and any may be written.
+    let all = unsafe { std::slice::from_raw_parts_mut((&raw mut *value).cast(), size_of::<T>()) };
+    let known = size.min(all.len());
+    all[..known].copy_from_slice(&place[..known]);
+    if place[known..].iter().any(|byte| *byte != 0) {
+        return wrong("a field is set that this version of the library does not know");
+    }
+    Ok(())
+}
+
 /// Writes the first bytes of a structure that may grow with later versions of the header: as many as the caller
 /// knows.
 ///

@@ -58,13 +58,15 @@ pub enum slipring_status {
     SLIPRING_OTHER = 24,
     /// A data type, a shape or a tensor that cannot be, or not for this.
     SLIPRING_INVALID_TENSOR = 25,
+    /// The publisher has given up waiting for this subscriber.
+    SLIPRING_EVICTED = 26,
 }
 
 use slipring_status::*;
 
 impl slipring_status {
     /// Every status, in the order of the numbers.
-    const ALL: [(Self, &'static std::ffi::CStr); 26] = [
+    const ALL: [(Self, &'static std::ffi::CStr); 27] = [
         (SLIPRING_OK, c"SLIPRING_OK"),
         (SLIPRING_WOULD_BLOCK, c"SLIPRING_WOULD_BLOCK"),
         (SLIPRING_END, c"SLIPRING_END"),
@@ -91,6 +93,7 @@ impl slipring_status {
         (SLIPRING_PANIC, c"SLIPRING_PANIC"),
         (SLIPRING_OTHER, c"SLIPRING_OTHER"),
         (SLIPRING_INVALID_TENSOR, c"SLIPRING_INVALID_TENSOR"),
+        (SLIPRING_EVICTED, c"SLIPRING_EVICTED"),
     ];
 
     /// Returns the name of the status with this number.
@@ -133,6 +136,7 @@ impl slipring_status {
             OutOfMemory { .. } => SLIPRING_OUT_OF_MEMORY,
             LoanRevoked => SLIPRING_LOAN_REVOKED,
             Tensor(_) => SLIPRING_INVALID_TENSOR,
+            Evicted { .. } => SLIPRING_EVICTED,
             LinkClosed | ReactorStopped => SLIPRING_CLOSED,
             Forked => SLIPRING_FORKED,
             Os { .. } => SLIPRING_OS,

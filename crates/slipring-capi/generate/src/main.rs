@@ -7,7 +7,8 @@ use std::{env, fs};
 use cbindgen::{Builder, Config, DocumentationStyle, ExportConfig, Language, Style};
 
 /// Types that no function names.
-const UNNAMED: [&str; 3] = ["slipring_option", "slipring_peer_policy", "slipring_dtype"];
+const UNNAMED: [&str; 4] =
+    ["slipring_option", "slipring_peer_policy", "slipring_dtype", "slipring_subscriber_state"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let check = env::args().skip(1).any(|argument| argument == "--check");

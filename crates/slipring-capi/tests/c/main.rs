@@ -134,6 +134,11 @@ fn calls_are_answered_in_any_order() {
 }
 
 #[test]
+fn topics_have_one_writer_and_many_readers() {
+    passes("topics");
+}
+
+#[test]
 fn misuse_is_told() {
     passes("misuse");
 }
