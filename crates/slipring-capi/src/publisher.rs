@@ -432,8 +432,10 @@ pub unsafe extern "C" fn slipring_publisher_send_tensor(
     timeout: i64,
 ) -> slipring_status {
     let status = guard(|| {
-        // SAFETY: the header demands that nobody frees the handles meanwhile.
-        let (publisher, held) = unsafe { (publisher_of(publisher)?, tensor_of(tensor)?) };
+        // SAFETY: the header demands that nobody frees the handle meanwhile.
+        let publisher = unsafe { publisher_of(publisher) }?;
+        // SAFETY: as above.
+        let held = unsafe { tensor_of(tensor) }?;
         publisher.enter(|publishing| held.enter(|held| publishing.send_tensor(held, timeout)))
     });
     if status == SLIPRING_OK {
@@ -456,8 +458,10 @@ pub unsafe extern "C" fn slipring_publisher_send_tensors(
     timeout: i64,
 ) -> slipring_status {
     let status = guard(|| {
-        // SAFETY: the header demands that nobody frees the handles meanwhile.
-        let (publisher, set) = unsafe { (publisher_of(publisher)?, set_of(tensors)?) };
+        // SAFETY: the header demands that nobody frees the handle meanwhile.
+        let publisher = unsafe { publisher_of(publisher) }?;
+        // SAFETY: as above.
+        let set = unsafe { set_of(tensors) }?;
         publisher.enter(|publishing| {
             let publisher = publishing.publisher()?;
             let time = Timeout::new(timeout)?;

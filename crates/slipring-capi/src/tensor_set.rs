@@ -151,8 +151,10 @@ pub unsafe extern "C" fn slipring_tensors_add(
         if name.len() > 255 {
             return wrong("the name is longer than 255 bytes");
         }
-        // SAFETY: the header demands that nobody frees the handles meanwhile.
-        let (set, held) = unsafe { (set_of(set)?, tensor_of(tensor)?) };
+        // SAFETY: the header demands that nobody frees the handle meanwhile.
+        let set = unsafe { set_of(set) }?;
+        // SAFETY: as above.
+        let held = unsafe { tensor_of(tensor) }?;
         set.enter(|set| {
             if !name.is_empty() && set.position(name).is_some() {
                 return wrong("another tensor of the set has this name");

@@ -248,16 +248,62 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(exported, declared);
 }
 
-#[test]
-fn the_header_is_also_one_of_cpp() {
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.cpp");
-    fs::write(
-        &source,
-        "#include \"slipring.h\"\nint main() { return slipring_version() == nullptr; }\n",
-    )
-    .unwrap();
+/// Compiles a program in C++ without a warning.
+fn in_cpp(source: &Path, flags: &[&str]) -> Program {
+    let folder = folder().join("include");
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "{}-{}",
+        source.file_stem().unwrap().display(),
+        flags.join("")
+    ));
     let mut command = Command::new("g++");
-    command.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"]);
-    let done = command.arg(folder().join("include")).arg(source).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    command.args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-O1", "-pthread"]).args(flags);
+    command.arg("-I").arg(folder).arg(source).arg("-o").arg(&binary);
+    command.arg("-L").arg(libraries()).arg("-lslipring_capi");
+    command.arg(format!("-Wl,-rpath,{}", libraries().display()));
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{}: {said}", source.display());
+    Program(binary)
+}
+
+#[test]
+fn cpp_has_owners_results_and_views() {
+    let source = folder().join("tests/c/cpp.cpp");
+    in_cpp(&source, &["-std=c++20"]).run();
+    in_cpp(&source, &["-std=c++17", "-fno-exceptions", "-fno-rtti"]).run();
+    in_cpp(&source, &["-std=c++17", SANITIZED[0], SANITIZED[1]]).run();
+}
+
+#[test]
+fn the_page_of_cpp_shows_a_program_that_prints_what_it_says() {
+    let source = folder().join("examples/first.cpp");
+    let page = fs::read_to_string(folder().join("../../docs/cpp.md")).unwrap();
+    let (_, shown) = page.split_once("```cpp\n").unwrap();
+    assert_eq!(shown.split_once("```").unwrap().0, fs::read_to_string(&source).unwrap());
+    let done = in_cpp(&source, &["-std=c++17"]).run();
+    assert_eq!(String::from_utf8(done.stdout).unwrap(), "answer: HELLO\n");
+    assert!(page.contains("prints `answer: HELLO`"));
+}
+
+#[test]
+fn a_camera_has_viewers_that_come_and_die() {
+    let source = folder().join("examples/camera.c");
+    let program = Program::compile(COMPILERS[0], &source, &[]);
+    let name = Address::fresh().to_string();
+    let mut camera = start(Command::new(&program.0).args(["publish", &name]));
+    let mut lost = start(Command::new(&program.0).args(["view", &name]));
+    let viewer = start(Command::new(&program.0).args(["view", &name, "30"]));
+    let said = String::from_utf8(finish("view", viewer).stdout).unwrap();
+    assert!(said.ends_with("done, 30 frames of 1080 x 1920 x 3\n"), "{said}");
+    lost.kill().unwrap();
+    lost.wait().unwrap();
+    let viewer = start(Command::new(&program.0).args(["view", &name, "30"]));
+    finish("view", viewer);
+    camera.kill().unwrap();
+    let said = String::from_utf8(camera.wait_with_output().unwrap().stdout).unwrap();
+    assert!(
+        said.contains("has come") && said.contains("has left") && said.contains("has died"),
+        "{said}"
+    );
 }
