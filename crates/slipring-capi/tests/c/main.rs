@@ -307,3 +307,50 @@ fn a_camera_has_viewers_that_come_and_die() {
         "{said}"
     );
 }
+
+/// A folder, removed on drop.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn cmake_finds_what_is_installed() {
+    let versions =
+        fs::read_to_string(folder().join("cmake/slipring-config-version.cmake")).unwrap();
+    assert!(versions.contains(&format!("PACKAGE_VERSION \"{}\"", env!("CARGO_PKG_VERSION"))));
+    if !is_there("cmake") {
+        return;
+    }
+    let prefix = Folder(Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed here"));
+    let copy = |from: PathBuf, to: &str| {
+        let to = prefix.0.join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(from, to).unwrap();
+    };
+    for (from, to) in
+        [("libslipring_capi.so", "libslipring.so"), ("libslipring_capi.a", "libslipring.a")]
+    {
+        copy(libraries().join(from), &format!("lib/{to}"));
+    }
+    for header in ["slipring.h", "slipring.hpp"] {
+        copy(folder().join("include").join(header), &format!("include/{header}"));
+    }
+    for file in ["slipring-config.cmake", "slipring-config-version.cmake"] {
+        copy(folder().join("cmake").join(file), &format!("share/slipring/cmake/{file}"));
+    }
+    let build = prefix.0.join("build");
+    let mut command = Command::new("cmake");
+    command.arg("-S").arg(folder().join("tests/cmake")).arg("-B").arg(&build);
+    command.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.0.display()));
+    command.arg(format!("-DEXAMPLES={}", folder().join("examples").display()));
+    finish("cmake", start(&mut command));
+    finish("cmake --build", start(Command::new("cmake").arg("--build").arg(&build)));
+    for program in ["in_c", "in_cpp", "in_c_static"] {
+        let done = finish(program, start(&mut Command::new(build.join(program))));
+        assert_eq!(String::from_utf8(done.stdout).unwrap(), "answer: HELLO\n", "{program}");
+    }
+}
