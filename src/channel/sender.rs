@@ -261,8 +261,13 @@ impl Sender {
         self.put_trigger(token, SendPatience::None)
     }
 
+    #[doc(hidden)]
     #[inline(always)]
-    fn put_trigger(&mut self, token: Token, patience: SendPatience) -> Result<(), TrySendError> {
+    pub fn put_trigger(
+        &mut self,
+        token: Token,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
         let header = Header::new(Kind::Trigger, Token::LEN as u32);
         let offset = self.room_in_ring(header, patience)?;
         self.ring.put(offset, &u32::from(token).to_le_bytes());

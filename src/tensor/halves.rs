@@ -89,6 +89,11 @@ pub fn number(id: RequestId) -> u64 {
     id.0
 }
 
+/// Returns the id with a number.
+pub fn id(number: u64) -> RequestId {
+    RequestId(number)
+}
+
 /// Answers a request.
 ///
 /// # Errors

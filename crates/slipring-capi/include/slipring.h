@@ -215,6 +215,8 @@ typedef enum {
   SLIPRING_OPTION_NUMA_NODE = 18,
   // Whether this side's rings lie on the receiver's NUMA node: 0 or 1. 0.
   SLIPRING_OPTION_NUMA_OF_RECEIVER = 19,
+  // Bytes of writes of one slipring_link that may wait for room. 64 MiB.
+  SLIPRING_OPTION_WRITE_LIMIT = 20,
 } slipring_option;
 
 // The values of SLIPRING_OPTION_PEER_POLICY.
@@ -284,6 +286,9 @@ typedef struct slipring_connection slipring_connection;
 // one. Any number of threads may use it at a time.
 typedef struct slipring_context slipring_context;
 
+// A connection that a reactor serves. Any thread may use it.
+typedef struct slipring_link slipring_link;
+
 // Accepts connections on an address. One thread uses it at a time. No peer can end it.
 typedef struct slipring_listener slipring_listener;
 
@@ -292,6 +297,9 @@ typedef struct slipring_options slipring_options;
 
 // The writer of a topic. Any number of subscribers read the same memory. One thread uses it at a time.
 typedef struct slipring_publisher slipring_publisher;
+
+// A thread that serves any number of links by callbacks. Any thread may use it.
+typedef struct slipring_reactor slipring_reactor;
 
 // A reader of a topic. One thread uses it at a time.
 typedef struct slipring_subscriber slipring_subscriber;
@@ -449,6 +457,34 @@ typedef struct {
   // Subscribers now.
   uint64_t subscribers;
 } slipring_publisher_stats;
+
+// What a reactor calls, on its thread. Any of them may be NULL: without `on_message` or `on_tensors` such messages wait in the ring,
+// and the peer with them. A callback may call any function but those that wait. It may not throw: that ends the program.
+//
+// `link` is valid during the callback, and is not freed there. `slipring_callbacks callbacks = {0};`
+typedef struct {
+  // The first argument of each.
+  void *user;
+  // A message, or a request, which slipring_link_respond() answers by its `id`. Its bytes may be read until the callback returns.
+  void (*on_message)(void *user, slipring_link *link, const slipring_message *message, uint64_t id);
+  // A message with tensors, or a request with tensors (SLIPRING_KIND_TENSOR_REQUEST), which slipring_link_respond_tensors()
+  // answers by its `id`. The callback has the set: slipring_tensors_free().
+  void (*on_tensors)(void *user,
+                     slipring_link *link,
+                     slipring_tensors *tensors,
+                     slipring_kind kind,
+                     uint64_t id);
+  // The link has ended: SLIPRING_OK in order, or why, with a text. No other callback of the link follows.
+  void (*on_closed)(void *user, slipring_link *link, slipring_status status, const char *text);
+  // `user` is not used any more: free it.
+  void (*drop)(void *user);
+} slipring_callbacks;
+
+// What a peer triggers. It may not throw, and `link` is valid during the call.
+typedef void (*slipring_token_function)(void *user, slipring_link *link);
+
+// Frees what a caller gave.
+typedef void (*slipring_drop_function)(void *user);
 
 // A message of a topic.
 typedef struct {
@@ -959,6 +995,96 @@ slipring_status slipring_publisher_get_stats(slipring_publisher *publisher,
 //
 // SLIPRING_BUSY: another thread uses the publisher. It is not freed.
 slipring_status slipring_publisher_free(slipring_publisher *publisher);
+
+// Starts a reactor and its thread. Free it with slipring_reactor_free().
+//
+// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_FORKED, SLIPRING_OS.
+slipring_status slipring_reactor_new(slipring_context *context, slipring_reactor **reactor);
+
+// Ends a reactor: its thread ends all links in order, calls their callbacks, and stops. It does not wait for that: the `drop` of the
+// last link tells. NULL has no effect. Also a callback may call it.
+slipring_status slipring_reactor_free(slipring_reactor *reactor);
+
+// Gives a connection to a reactor, which calls the callbacks from now on, perhaps before this function returns. The connection's
+// handle is gone, whatever the status. `size` is `sizeof *callbacks`. Free the link's handle with slipring_link_free(): the link lives
+// on without one.
+//
+// SLIPRING_BUSY: another thread uses the connection, whose handle is not gone. SLIPRING_CLOSED: the reactor has stopped.
+// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_INVALID_ARGUMENT, SLIPRING_FORKED, SLIPRING_OS. `drop` is called in each
+// of these cases.
+slipring_status slipring_reactor_adopt(slipring_reactor *reactor,
+                                       slipring_connection *connection,
+                                       const slipring_callbacks *callbacks,
+                                       size_t size,
+                                       slipring_link **link);
+
+// Sends a message at once, or not at all.
+//
+// SLIPRING_WOULD_BLOCK: there is no room now, or writes wait. Otherwise as slipring_send().
+slipring_status slipring_link_send(slipring_link *link, const void *message, size_t len);
+
+// Sends a message at once or as soon as there is room, and copies it meanwhile. Writes leave in order. One that fails, or that is
+// more than SLIPRING_OPTION_WRITE_LIMIT allows, ends the link, and `on_closed` tells.
+slipring_status slipring_link_write(slipring_link *link,
+                                    const void *message,
+                                    size_t len);
+
+// Sends a tensor, as slipring_link_write() does a message. With SLIPRING_OK the tensor is gone. With any other status it stays yours.
+//
+// SLIPRING_WRONG_STATE, SLIPRING_OS, SLIPRING_FORKED.
+slipring_status slipring_link_write_tensor(slipring_link *link,
+                                           slipring_tensor *tensor);
+
+// Sends a set of tensors, as slipring_link_write() does a message. With SLIPRING_OK the set is gone. With any other status it stays
+// yours.
+//
+// SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_FORKED.
+slipring_status slipring_link_write_tensors(slipring_link *link,
+                                            slipring_tensors *tensors);
+
+// Answers a request that `on_message` or `on_tensors` got, as slipring_link_write() sends a message.
+slipring_status slipring_link_respond(slipring_link *link,
+                                      uint64_t id,
+                                      const void *response,
+                                      size_t len);
+
+// Answers a request with tensors, as slipring_link_write_tensors() sends a set.
+slipring_status slipring_link_respond_tensors(slipring_link *link,
+                                              uint64_t id,
+                                              slipring_tensors *tensors);
+
+// Registers a function that the peer can trigger, in order with its messages, and writes its token. Send the peer the token in a
+// message. `drop` is called with `user` after the last call, or at once if the status is not SLIPRING_OK; it may be NULL.
+//
+// SLIPRING_RESOURCE_LIMIT: 65536 tokens of this link are registered or spent. SLIPRING_INVALID_ARGUMENT: no function. After the
+// link's end, what it ended with. SLIPRING_FORKED.
+slipring_status slipring_link_register(slipring_link *link,
+                                       slipring_token_function function,
+                                       void *user,
+                                       slipring_drop_function drop,
+                                       uint32_t *token);
+
+// Makes a token name nothing. No effect if it named nothing.
+slipring_status slipring_link_unregister(slipring_link *link, uint32_t token);
+
+// Has the peer run the function that it registered under a token, in order with the writes.
+slipring_status slipring_link_trigger(slipring_link *link, uint32_t token);
+
+// Has the peer of a connection run the function that it registered under a token, in order with the messages.
+//
+// The statuses of slipring_send().
+slipring_status slipring_trigger(slipring_connection *connection,
+                                 uint32_t token,
+                                 int64_t timeout);
+
+// Ends a link in order, after the writes that wait. `on_closed` tells when it has ended.
+slipring_status slipring_link_close(slipring_link *link);
+
+// Ends a link at once, and takes back all memory that the peer holds of it.
+slipring_status slipring_link_abort(slipring_link *link);
+
+// Frees a handle of a link. The link goes on. NULL has no effect.
+slipring_status slipring_link_free(slipring_link *link);
 
 // Joins a topic. `policy` is SLIPRING_EVERY, SLIPRING_LATEST, or how many of the newest messages are wanted. `flags` are
 // SLIPRING_NO_RECONNECT or 0. `timeout` is for a publisher that is not there yet: with SLIPRING_NONBLOCK and SLIPRING_DEFAULT it

@@ -198,6 +198,25 @@ impl Connection {
     }
 }
 
+/// Takes a connection out of its handle, which is gone.
+///
+/// # Safety
+///
+/// No other thread uses the handle.
+pub(crate) unsafe fn take_connection(
+    connection: *mut slipring_connection,
+) -> Answer<slipring::Connection> {
+    // SAFETY: nobody else frees the handle.
+    let found = unsafe { Handle::<Connection>::of(connection) }?;
+    found.sending.0.check_unused()?;
+    found.receiving.0.check_unused()?;
+    // SAFETY: as the caller vouches.
+    match unsafe { Handle::<Connection>::free(connection) }? {
+        Some(connection) => connection.end(),
+        None => Err(Failure::Border(SLIPRING_OTHER, "the handle is gone")),
+    }
+}
+
 /// Frees a connection, and calls `act` with what it was.
 ///
 /// # Safety

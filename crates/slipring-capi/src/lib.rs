@@ -57,6 +57,7 @@ mod messages;
 mod options;
 mod pointers;
 mod publisher;
+mod reactor;
 mod receiving;
 mod sending;
 mod status;

@@ -61,6 +61,8 @@ pub enum slipring_option {
     SLIPRING_OPTION_NUMA_NODE = 18,
     /// Whether this side's rings lie on the receiver's NUMA node: 0 or 1. 0.
     SLIPRING_OPTION_NUMA_OF_RECEIVER = 19,
+    /// Bytes of writes of one slipring_link that may wait for room. 64 MiB.
+    SLIPRING_OPTION_WRITE_LIMIT = 20,
 }
 
 /// The values of SLIPRING_OPTION_PEER_POLICY.
@@ -115,7 +117,7 @@ fn with(options: Options, option: u32, value: u64) -> Answer<Options> {
     };
     let is_forever = value == SLIPRING_FOREVER as u64;
     let time = Duration::from_nanos(value);
-    const KEYS: [slipring_option; 19] = [
+    const KEYS: [slipring_option; 20] = [
         SLIPRING_OPTION_RING_CAPACITY,
         SLIPRING_OPTION_MAX_MESSAGE,
         SLIPRING_OPTION_INLINE_MAX,
@@ -135,6 +137,7 @@ fn with(options: Options, option: u32, value: u64) -> Answer<Options> {
         SLIPRING_OPTION_PREFAULT,
         SLIPRING_OPTION_NUMA_NODE,
         SLIPRING_OPTION_NUMA_OF_RECEIVER,
+        SLIPRING_OPTION_WRITE_LIMIT,
     ];
     let Some(key) = KEYS.into_iter().find(|key| *key as u32 == option) else {
         return wrong("there is no such option");
@@ -169,6 +172,7 @@ fn with(options: Options, option: u32, value: u64) -> Answer<Options> {
         SLIPRING_OPTION_PREFAULT => options.prefault(flag()?),
         SLIPRING_OPTION_NUMA_NODE => options.numa_node(small()?),
         SLIPRING_OPTION_NUMA_OF_RECEIVER => options.numa_of_receiver(flag()?),
+        SLIPRING_OPTION_WRITE_LIMIT => options.write_limit(value as usize),
     })
 }
 

@@ -261,14 +261,15 @@ fn keep(
     out.set(slipring_message {
         data: bytes.as_ptr().cast::<c_void>(),
         len: bytes.len(),
-        kind: kind(received.kind()),
+        kind: kind_of(received.kind()),
     });
     *peeked = Some(DetachedReceived::of(received));
     Ok(())
 }
 
+/// Returns a kind for C.
 #[inline(always)]
-fn kind(kind: MessageKind) -> slipring_kind {
+pub(crate) fn kind_of(kind: MessageKind) -> slipring_kind {
     use slipring_kind::*;
     match kind {
         MessageKind::Message => SLIPRING_KIND_MESSAGE,

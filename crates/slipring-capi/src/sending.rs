@@ -158,6 +158,12 @@ impl Sending {
         })
     }
 
+    /// Triggers a token of the peer.
+    pub(crate) fn trigger(&mut self, token: u32, timeout: i64) -> Answer {
+        let sender = self.sender()?;
+        in_time(timeout, |patience| Ok(sender.put_trigger(token.into(), patience)?))
+    }
+
     /// Starts a batch.
     pub(crate) fn begin(&mut self) -> Answer {
         let _batch = self.sender()?.batch()?;

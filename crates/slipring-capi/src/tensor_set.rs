@@ -49,11 +49,20 @@ impl Set {
 
     /// Calls `act` with the set, to send it. If that fails, all tensors stay.
     pub(crate) fn send(&mut self, act: impl FnOnce(&TensorSet) -> Answer) -> Answer {
+        let tensors = self.take_all()?;
+        let sent = act(&tensors);
+        if sent.is_err() {
+            *self = Self::from(tensors);
+        }
+        sent
+    }
+
+    /// Moves all tensors, or none.
+    fn fill(&mut self, tensors: &mut TensorSet) -> Answer {
         if self.entries.iter().any(|entry| entry.tensor.is_none()) {
             let text = "a tensor of the set was taken: send it in another set";
             return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
         }
-        let mut tensors = TensorSet::new();
         for Entry { name, tensor } in self.entries.drain(..) {
             let Some(tensor) = tensor else { continue };
             // Only UTF-8 comes in, and each name once.
@@ -63,11 +72,14 @@ impl Set {
             }
         }
         tensors.set_metadata(std::mem::take(&mut self.metadata));
-        let sent = act(&tensors);
-        if sent.is_err() {
-            *self = Self::from(tensors);
-        }
-        sent
+        Ok(())
+    }
+
+    /// Returns all tensors, which leave the set.
+    pub(crate) fn take_all(&mut self) -> Answer<TensorSet> {
+        let mut all = TensorSet::new();
+        self.fill(&mut all)?;
+        Ok(all)
     }
 
     fn entry(&mut self, index: usize) -> Answer<&mut Entry> {

@@ -139,6 +139,11 @@ fn topics_have_one_writer_and_many_readers() {
 }
 
 #[test]
+fn a_reactor_calls_back() {
+    passes("reactor");
+}
+
+#[test]
 fn misuse_is_told() {
     passes("misuse");
 }
