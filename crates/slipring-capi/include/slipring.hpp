@@ -447,7 +447,7 @@ inline result<tensor> context::make_tensor(std::uint32_t dtype, span<const std::
 // ---- connections ----------------------------------------------------------------------------------------------------------
 
 // A received message in the peer's memory. It is released when it goes out of scope: `release()` tells whether its bytes were those
-// that the peer sent.
+// that the peer sent. It does not outlive its connection, and no other function that receives is called meanwhile.
 class message {
   public:
     message(slipring_connection *link, slipring_message found) noexcept : link_(link), found_(found) {}
@@ -470,7 +470,8 @@ class message {
     slipring_message found_;
 };
 
-// Room for a message. Nothing is sent if it goes out of scope before `publish()`.
+// Room for a message. Nothing is sent if it goes out of scope before `publish()`. It does not outlive its connection, which sends
+// nothing else meanwhile.
 class reservation {
   public:
     reservation(slipring_connection *link, void *room, std::size_t len) noexcept

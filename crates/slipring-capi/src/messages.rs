@@ -8,7 +8,7 @@ use crate::connection::{Connection, slipring_connection};
 use crate::pointers::{Out, buffer, bytes};
 use crate::receiving::Receiving;
 use crate::sending::Sending;
-use crate::status::slipring_status::{self, SLIPRING_INVALID_HANDLE};
+use crate::status::slipring_status::{self, SLIPRING_BUFFER_TOO_SHORT, SLIPRING_OK};
 
 /// The kind of a received message.
 #[repr(C)]
@@ -90,14 +90,13 @@ pub unsafe extern "C" fn slipring_recv(
     let act = move |receiving: &mut Receiving| {
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(len) }?;
-        out.set(0);
         // SAFETY: the header demands that the bytes may be written.
         let room = unsafe { self::buffer(buffer, capacity) }?;
         receiving.recv(room, timeout, &mut out)
     };
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     let status = unsafe { Connection::receiving(connection, act) };
-    if status == SLIPRING_INVALID_HANDLE {
+    if !matches!(status, SLIPRING_OK | SLIPRING_BUFFER_TOO_SHORT) {
         // SAFETY: as above.
         if let Ok(mut out) = unsafe { Out::new(len) } {
             out.set(0);

@@ -205,8 +205,9 @@ pub unsafe extern "C" fn slipring_reactor_adopt(
             drop: None,
         };
         // SAFETY: the header demands `size` readable bytes, in which each function is one or null.
-        unsafe { get_sized(callbacks, size, &mut known) }?;
+        let read = unsafe { get_sized(callbacks, size, &mut known) };
         let mut unused = Unused(known);
+        read?;
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(link) }?;
         // SAFETY: the header demands that nobody frees the handle meanwhile.

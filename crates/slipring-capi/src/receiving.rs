@@ -26,11 +26,11 @@ pub(crate) struct Receiving {
     generation: Generation,
 }
 
-/// Returns the length of a message that did not fit, or 0.
+/// Returns the length of a message that did not fit.
 #[cold]
-fn needed(failure: &Failure) -> usize {
-    let Failure::Library(error) = failure else { return 0 };
-    if let ErrorKind::BufferTooShort { len, .. } = error.kind() { *len } else { 0 }
+fn needed(failure: &Failure) -> Option<usize> {
+    let Failure::Library(error) = failure else { return None };
+    if let ErrorKind::BufferTooShort { len, .. } = error.kind() { Some(*len) } else { None }
 }
 
 impl Receiving {
@@ -56,7 +56,9 @@ impl Receiving {
             }
             Ok(None) => Err(Failure::End),
             Err(failure) => {
-                out.set(needed(&failure));
+                if let Some(len) = needed(&failure) {
+                    out.set(len);
+                }
                 Err(failure)
             }
         }

@@ -195,6 +195,10 @@ static void two_threads(void) {
     } while (status == SLIPRING_WOULD_BLOCK);
     IS(SLIPRING_BUSY, status);
     SAYS("another thread is in this half");
+    char bytes[8];
+    size_t len = 7;
+    IS(SLIPRING_BUSY, slipring_recv(far, bytes, sizeof bytes, &len, SLIPRING_NONBLOCK));
+    CHECK(len == 0);
     IS(SLIPRING_BUSY, slipring_connection_get_stats(far, &stats, sizeof stats));
     IS(SLIPRING_BUSY, slipring_connection_close(far));
     IS(SLIPRING_BUSY, slipring_connection_abort(far));

@@ -278,6 +278,13 @@ static void misuse(slipring_context *context) {
     IS(SLIPRING_INVALID_HANDLE, slipring_reactor_adopt(reactor, NULL, &callbacks, sizeof callbacks, &link));
     IS(SLIPRING_INVALID_ARGUMENT, slipring_reactor_adopt(reactor, far, &callbacks, sizeof callbacks, NULL));
     CHECK(diary.dropped == 3);
+    /* A program with a newer header sets what this library does not know. */
+    struct {
+        slipring_callbacks known;
+        void *unknown;
+    } newer = {callbacks, &diary};
+    IS(SLIPRING_INVALID_ARGUMENT, slipring_reactor_adopt(reactor, far, &newer.known, sizeof newer, &link));
+    CHECK(diary.dropped == 4);
     IS(SLIPRING_INVALID_ARGUMENT, slipring_reactor_adopt(reactor, far, NULL, sizeof callbacks, &link));
     IS(SLIPRING_INVALID_HANDLE, slipring_link_write(NULL, "x", 1));
     IS(SLIPRING_INVALID_HANDLE, slipring_link_write((slipring_link *)reactor, "x", 1));
@@ -286,7 +293,7 @@ static void misuse(slipring_context *context) {
     OK(slipring_reactor_adopt(reactor, far, &callbacks, sizeof callbacks, &link));
     IS(SLIPRING_INVALID_ARGUMENT, slipring_link_write(link, NULL, 1));
     OK(slipring_link_abort(link));
-    wait_for(&diary, &diary.dropped, 4);
+    wait_for(&diary, &diary.dropped, 5);
     OK(slipring_link_free(link));
     OK(slipring_reactor_free(reactor));
     OK(slipring_connection_abort(near));
