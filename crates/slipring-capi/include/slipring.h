@@ -2,14 +2,17 @@
  *
  * Made from crates/slipring-capi/src by its generate/. docs/c.md has the first program.
  *
- * Handles. A slipring_context, slipring_options, slipring_listener and slipring_connection is made by the function
- * that writes its address, and freed by the one that this function's text names, once. A function that fails writes
- * no address. Nothing else is freed: a text, a descriptor, and the bytes of a message belong to the library.
+ * Handles. A slipring_context, slipring_options, slipring_listener, slipring_connection, slipring_tensor,
+ * slipring_tensors, slipring_publisher, slipring_subscriber, slipring_reactor and slipring_link is made by the function
+ * that writes its address, and freed by the one that this function's text names, once. A function that takes a handle
+ * with SLIPRING_OK frees it. A function that fails writes no address. Nothing else is freed: a text, a descriptor, and
+ * the bytes of a message belong to the library.
  *
- * Threads. Any number of threads use a context, and each thread has its own last error. One thread at a time uses
- * options, a listener, the sending half of a connection (send, reserve, publish, discard, batch) and the receiving
- * half (recv, peek, release, rest, take_turns); two threads may use the two halves at once. The descriptor and the
- * counts need both halves. No thread uses a handle while or after another frees it.
+ * Threads. Any number of threads use a context, a reactor and a link, and each thread has its own last error. One
+ * thread at a time uses options, a listener, a tensor, a set of tensors, a publisher, a subscriber, the sending half of
+ * a connection (send, reserve, publish, discard, batch, respond, trigger) and the receiving half (recv, peek, release,
+ * wait, abandon, rest, take_turns); two threads may use the two halves at once. A submit, the descriptor and the counts
+ * need both halves. No thread uses a handle while or after another frees it.
  *
  * Waiting. A timeout is in nanoseconds, or SLIPRING_NONBLOCK, SLIPRING_FOREVER, SLIPRING_DEFAULT.
  *
@@ -18,8 +21,8 @@
  * for a small object of the library, as Rust does. Signals do not end a wait.
  *
  * Fork. In the child, what would use the parent's connections returns SLIPRING_FORKED, and freeing a handle frees
- * only what is the child's. The child must not touch the bytes of a reserved or peeked message: it does not have that
- * memory. It makes a context of its own.
+ * only what is the child's. The child must not touch the bytes of a reserved or peeked message, of a sample or of a
+ * tensor: it does not have that memory. It makes a context of its own.
  *
  * Misuse. A status tells of a null pointer where one is not allowed, a handle that is of another kind, a handle that
  * was freed (of each kind, the last 64), a handle of the parent, a call that does not fit what is open, and a second
@@ -145,15 +148,15 @@ typedef enum {
 typedef enum {
   // A plain message.
   SLIPRING_KIND_MESSAGE = 0,
-  // A request, which the peer waits for a response to.
+  // A request, which the peer waits for a response to: slipring_recv_request().
   SLIPRING_KIND_REQUEST = 1,
-  // The response to a request.
+  // The response to a request: slipring_wait().
   SLIPRING_KIND_RESPONSE = 2,
-  // Tensors, which this interface does not read yet. The bytes are internal: release the message.
+  // Tensors: slipring_recv_tensors() receives them. The bytes in place are internal.
   SLIPRING_KIND_TENSORS = 3,
-  // A request with tensors.
+  // A request with tensors: slipring_recv_tensor_request().
   SLIPRING_KIND_TENSOR_REQUEST = 4,
-  // A response with tensors.
+  // A response with tensors: slipring_wait_tensors().
   SLIPRING_KIND_TENSOR_RESPONSE = 5,
   // A kind that this version does not know.
   SLIPRING_KIND_OTHER = 255,

@@ -21,6 +21,12 @@
 //! returned until `slipring_release` or the next receiving call. Each half has at most one open, and a call in the
 //! wrong state gives `SLIPRING_WRONG_STATE` and changes nothing.
 //!
+//! **Tensors.** A function that sends a tensor or a set takes the handle only with `SLIPRING_OK`. With any other status
+//! the tensor stays the caller's, so no send loses memory.
+//!
+//! **Callbacks.** Each callback of a link holds a share of its `User`, whose drop calls the caller's `drop`. The `User` has a
+//! handle of the link of its own, so a callback's `link` is valid whatever the caller has freed.
+//!
 //! **Waiting.** Each function that may wait takes a time in nanoseconds. It reads the clock only when it has to wait.
 //! `0` (`SLIPRING_NONBLOCK`) does not wait.
 //!

@@ -16,15 +16,15 @@ use crate::status::slipring_status::{self, SLIPRING_BUFFER_TOO_SHORT, SLIPRING_O
 pub enum slipring_kind {
     /// A plain message.
     SLIPRING_KIND_MESSAGE = 0,
-    /// A request, which the peer waits for a response to.
+    /// A request, which the peer waits for a response to: slipring_recv_request().
     SLIPRING_KIND_REQUEST = 1,
-    /// The response to a request.
+    /// The response to a request: slipring_wait().
     SLIPRING_KIND_RESPONSE = 2,
-    /// Tensors, which this interface does not read yet. The bytes are internal: release the message.
+    /// Tensors: slipring_recv_tensors() receives them. The bytes in place are internal.
     SLIPRING_KIND_TENSORS = 3,
-    /// A request with tensors.
+    /// A request with tensors: slipring_recv_tensor_request().
     SLIPRING_KIND_TENSOR_REQUEST = 4,
-    /// A response with tensors.
+    /// A response with tensors: slipring_wait_tensors().
     SLIPRING_KIND_TENSOR_RESPONSE = 5,
     /// A kind that this version does not know.
     SLIPRING_KIND_OTHER = 255,
