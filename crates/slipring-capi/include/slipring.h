@@ -44,10 +44,10 @@
 
 
 // Every message: the publisher waits for the subscriber.
-#define SLIPRING_EVERY -1
+#define SLIPRING_EVERY (-1)
 
 // The newest message, and never one that a later one follows.
-#define SLIPRING_LATEST -2
+#define SLIPRING_LATEST (-2)
 
 // For slipring_subscriber_new(): the end of the publisher is SLIPRING_END or SLIPRING_PEER_DIED. Otherwise a receive waits for the
 // next publisher of the address.
@@ -464,11 +464,15 @@ typedef struct {
 // What a reactor calls, on its thread. Any of them may be NULL: without `on_message` or `on_tensors` such messages wait in the ring,
 // and the peer with them. A callback may call any function but those that wait. It may not throw: that ends the program.
 //
+// Once the reactor has stopped, `on_closed` and `drop` are called inside of the function that finds that out: hold no lock there that
+// they take.
+//
 // `link` is valid during the callback, and is not freed there. `slipring_callbacks callbacks = {0};`
 typedef struct {
   // The first argument of each.
   void *user;
-  // A message, or a request, which slipring_link_respond() answers by its `id`. Its bytes may be read until the callback returns.
+  // A message, or a request, which slipring_link_respond() answers by its `id`. Its bytes may be read until the callback returns. Those of a long one lie in the peer's memory: a peer that ends the link
+  // meanwhile may change them, and `on_closed` gets SLIPRING_LOAN_REVOKED behind the callback.
   void (*on_message)(void *user, slipring_link *link, const slipring_message *message, uint64_t id);
   // A message with tensors, or a request with tensors (SLIPRING_KIND_TENSOR_REQUEST), which slipring_link_respond_tensors()
   // answers by its `id`. The callback has the set: slipring_tensors_free().
@@ -491,7 +495,8 @@ typedef void (*slipring_drop_function)(void *user);
 
 // A message of a topic.
 typedef struct {
-  // Its bytes, or NULL if it has tensors. They may be read until the next function of this subscriber.
+  // Its bytes, or NULL if it has tensors. They may be read until the next function of this subscriber but
+  // slipring_subscriber_check() and slipring_subscriber_copy().
   const void *data;
   // Its length in bytes.
   size_t len;
@@ -517,8 +522,8 @@ typedef struct {
 
 // What a tensor is.
 typedef struct {
-  // The first element, or NULL if there are no bytes. Valid until the tensor is sent or freed. Write it only with
-  // SLIPRING_TENSOR_WRITABLE.
+  // The first element, or NULL if there are no bytes. Valid until the tensor is sent or freed; of one that is to be frozen until
+  // slipring_tensor_share(), or a send, also one that fails. Write it only with SLIPRING_TENSOR_WRITABLE.
   void *data;
   // The length in bytes.
   size_t len;
@@ -741,7 +746,8 @@ slipring_status slipring_pair(slipring_context *context,
                               slipring_connection **other);
 
 // Hands a tensor to another library, read-only and without a copy. With SLIPRING_OK the structure has the tensor, whose handle is
-// gone: the library that takes it calls its deleter, on any thread. With any other status the tensor stays yours, shared.
+// gone: the library that takes it calls its deleter, on any thread. With any other status the handle stays yours, and the tensor is
+// shared; its memory may be gone with SLIPRING_LOAN_REVOKED, SLIPRING_OS, and for a shape without elements.
 //
 // Of a tensor on loan the library reads the peer's memory, which a hostile peer can write meanwhile: slipring_tensor_copy() first,
 // unless you vouch for the peer.
@@ -1008,13 +1014,13 @@ slipring_status slipring_reactor_new(slipring_context *context, slipring_reactor
 // last link tells. NULL has no effect. Also a callback may call it.
 slipring_status slipring_reactor_free(slipring_reactor *reactor);
 
-// Gives a connection to a reactor, which calls the callbacks from now on, perhaps before this function returns. The connection's
-// handle is gone, whatever the status. `size` is `sizeof *callbacks`. Free the link's handle with slipring_link_free(): the link lives
-// on without one.
+// Gives a connection to a reactor, which calls the callbacks from now on, perhaps before this function returns. `size` is
+// `sizeof *callbacks`. Free the link's handle with slipring_link_free(): the link lives on without one. If the reactor has stopped,
+// `on_closed` tells.
 //
-// SLIPRING_BUSY: another thread uses the connection, whose handle is not gone. SLIPRING_CLOSED: the reactor has stopped.
-// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_INVALID_ARGUMENT, SLIPRING_FORKED, SLIPRING_OS. `drop` is called in each
-// of these cases.
+// SLIPRING_INVALID_HANDLE, SLIPRING_INVALID_ARGUMENT, SLIPRING_PANIC, SLIPRING_BUSY (another thread uses the connection): the
+// connection stays yours. With any other status its handle is gone: SLIPRING_OK, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY,
+// SLIPRING_FORKED, SLIPRING_OS. `drop` is called if the status is not SLIPRING_OK, unless `callbacks` or `size` is wrong.
 slipring_status slipring_reactor_adopt(slipring_reactor *reactor,
                                        slipring_connection *connection,
                                        const slipring_callbacks *callbacks,
@@ -1027,7 +1033,9 @@ slipring_status slipring_reactor_adopt(slipring_reactor *reactor,
 slipring_status slipring_link_send(slipring_link *link, const void *message, size_t len);
 
 // Sends a message at once or as soon as there is room, and copies it meanwhile. Writes leave in order. One that fails, or that is
-// more than SLIPRING_OPTION_WRITE_LIMIT allows, ends the link, and `on_closed` tells.
+// more than SLIPRING_OPTION_WRITE_LIMIT allows, ends the link, and `on_closed` tells. After the end a write has no effect.
+//
+// SLIPRING_FORKED.
 slipring_status slipring_link_write(slipring_link *link,
                                     const void *message,
                                     size_t len);
@@ -1102,7 +1110,8 @@ slipring_status slipring_subscriber_new(slipring_context *context,
                                         int64_t timeout,
                                         slipring_subscriber **subscriber);
 
-// Takes the next message, which is the current one until the next function of this subscriber, and looks at it in place. A
+// Takes the next message, which is the current one until the next function of this subscriber but slipring_subscriber_check() and
+// slipring_subscriber_copy(), and looks at it in place. A
 // subscriber that wants every message reads long ones in the publisher's slot, which the publisher writes again only after that.
 //
 // What is read is what was sent if slipring_subscriber_check() says so behind the last read. slipring_subscriber_copy() does both.
@@ -1173,8 +1182,8 @@ slipring_status slipring_subscriber_free(slipring_subscriber *subscriber);
 
 // Makes a tensor in the context's pool, to be written and sent. `shape` has `rank` lengths, and may be NULL if `rank` is 0:
 // one element. `flags` are SLIPRING_TENSOR_FROZEN, SLIPRING_TENSOR_ZEROED, or 0. Its memory starts at a multiple of the page
-// size, and has old bytes of this process. `timeout` is for memory that peers hold: a full pool. Free it with
-// slipring_tensor_free(), unless a send took it.
+// size, and has old bytes of this process. `timeout` is for a full pool, whose memory peers hold: SLIPRING_DEFAULT and
+// SLIPRING_NONBLOCK do not wait. Free it with slipring_tensor_free(), unless a send took it.
 //
 // SLIPRING_INVALID_TENSOR: the data type, the shape, or their size is impossible. SLIPRING_RESOURCE_LIMIT,
 // SLIPRING_TIMED_OUT: the pool is full. SLIPRING_INVALID_ARGUMENT: other flags, or strings, which slipring_tensor_new_encoded()
@@ -1199,7 +1208,8 @@ slipring_status slipring_tensor_new_encoded(slipring_context *context,
 
 // Writes what a tensor is. `size` is `sizeof *view`. Also of a tensor that is being written.
 //
-// SLIPRING_LOAN_REVOKED: the peer has taken the memory back. SLIPRING_FORKED.
+// SLIPRING_LOAN_REVOKED: the peer has taken the memory back. SLIPRING_WRONG_STATE: the memory is gone. SLIPRING_INVALID_TENSOR: it
+// lies in a region of the peer. SLIPRING_FORKED.
 slipring_status slipring_tensor_get_view(const slipring_tensor *tensor,
                                          slipring_tensor_view *view,
                                          size_t size);
@@ -1207,7 +1217,8 @@ slipring_status slipring_tensor_get_view(const slipring_tensor *tensor,
 // Ends the writing: the tensor is only read from now on, and can be cloned. One with SLIPRING_TENSOR_FROZEN is sealed here.
 // No effect on one that is shared already.
 //
-// SLIPRING_OS, SLIPRING_FORKED.
+// SLIPRING_OS: it could not be sealed, and its memory is gone: free the handle. SLIPRING_WRONG_STATE: the memory is gone.
+// SLIPRING_FORKED.
 slipring_status slipring_tensor_share(slipring_tensor *tensor);
 
 // Makes another handle of the same memory, to send a tensor to several peers or to use it on another thread. Free it with
@@ -1226,9 +1237,9 @@ slipring_status slipring_tensor_copy(const slipring_tensor *tensor,
                                      slipring_tensor **copy);
 
 // Checks that the peer has not taken the memory back. Call it behind the last read: then what was read is what the peer
-// has sent. Always SLIPRING_OK for memory that is not on loan.
+// has sent. Always SLIPRING_OK for memory that is not on loan, and for that of a GPU.
 //
-// SLIPRING_LOAN_REVOKED, SLIPRING_FORKED.
+// SLIPRING_LOAN_REVOKED, SLIPRING_WRONG_STATE (the memory is gone), SLIPRING_FORKED.
 slipring_status slipring_tensor_check(const slipring_tensor *tensor);
 
 // Frees a tensor. A peer's memory goes back to the peer. NULL has no effect.
@@ -1237,7 +1248,8 @@ slipring_status slipring_tensor_check(const slipring_tensor *tensor);
 slipring_status slipring_tensor_free(slipring_tensor *tensor);
 
 // Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. With SLIPRING_OK the tensor is gone: do not use the
-// handle again. With any other status it stays yours. To send a tensor to several peers, clone it.
+// handle again. With any other status it stays yours, though a connection that ends in the middle may keep its memory: then each function
+// on it is SLIPRING_WRONG_STATE, and it is to be freed. To send a tensor to several peers, clone it.
 //
 // A tensor of a pool is handed over without a copy. One that is on loan from a peer, private, or of another context's pool is
 // copied.
@@ -1292,7 +1304,7 @@ slipring_status slipring_tensors_add(slipring_tensors *set,
 // SLIPRING_FORKED.
 slipring_status slipring_tensors_count(const slipring_tensors *set, size_t *count);
 
-// Writes the name of a tensor: empty, never NULL, if it has none. It stays valid until the set is sent or freed. Do not free it.
+// Writes the name of a tensor: empty, never NULL, if it has none. Of a peer's name with a NUL in it, it is the part before that. It stays valid until the set is sent or freed. Do not free it.
 //
 // SLIPRING_INVALID_ARGUMENT: there is no such index. SLIPRING_FORKED.
 slipring_status slipring_tensors_name(const slipring_tensors *set,

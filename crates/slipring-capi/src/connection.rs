@@ -190,8 +190,8 @@ impl Connection {
 
     /// Returns the connection, which leaves its handle.
     fn end(self) -> Answer<slipring::Connection> {
-        let (sender, receiver) =
-            (self.sending.0.into_inner().end(), self.receiving.0.into_inner().end());
+        let (sending, receiving) = (self.sending.0.into_inner(), self.receiving.0.into_inner());
+        let (sender, receiver) = (sending?.end(), receiving?.end());
         // Both halves of a handle are of one connection, so nobody sees this error.
         slipring::Connection::join(sender, receiver)
             .map_err(|_| Failure::Border(SLIPRING_OTHER, "the halves are of two connections"))
@@ -208,8 +208,8 @@ pub(crate) unsafe fn take_connection(
 ) -> Answer<slipring::Connection> {
     // SAFETY: nobody else frees the handle.
     let found = unsafe { Handle::<Connection>::of(connection) }?;
-    found.sending.0.check_unused()?;
-    found.receiving.0.check_unused()?;
+    found.sending.0.check_whole()?;
+    found.receiving.0.check_whole()?;
     // SAFETY: as the caller vouches.
     match unsafe { Handle::<Connection>::free(connection) }? {
         Some(connection) => connection.end(),

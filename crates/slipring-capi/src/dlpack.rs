@@ -18,7 +18,8 @@ use crate::timeout::Timeout;
 pub struct DLManagedTensorVersioned(());
 
 /// Hands a tensor to another library, read-only and without a copy. With SLIPRING_OK the structure has the tensor, whose handle is
-/// gone: the library that takes it calls its deleter, on any thread. With any other status the tensor stays yours, shared.
+/// gone: the library that takes it calls its deleter, on any thread. With any other status the handle stays yours, and the tensor is
+/// shared; its memory may be gone with SLIPRING_LOAN_REVOKED, SLIPRING_OS, and for a shape without elements.
 ///
 /// Of a tensor on loan the library reads the peer's memory, which a hostile peer can write meanwhile: slipring_tensor_copy() first,
 /// unless you vouch for the peer.

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use slipring::ErrorKind;
@@ -22,7 +23,7 @@ const BROKEN: u8 = 2;
 /// A value that one thread uses at a time.
 pub(crate) struct Half<T> {
     state: AtomicU8,
-    value: UnsafeCell<T>,
+    value: UnsafeCell<ManuallyDrop<T>>,
     generation: Generation,
 }
 
@@ -33,7 +34,11 @@ impl<T> Half<T> {
     #[inline(always)]
     pub(crate) fn new(value: T) -> Answer<Self> {
         let generation = Generation::current()?;
-        Ok(Self { state: AtomicU8::new(IDLE), value: UnsafeCell::new(value), generation })
+        Ok(Self {
+            state: AtomicU8::new(IDLE),
+            value: UnsafeCell::new(ManuallyDrop::new(value)),
+            generation,
+        })
     }
 
     /// Calls `act` with the value. Returns its status, and keeps the text of an error.
@@ -49,7 +54,8 @@ impl<T> Half<T> {
             Ok(()) => SLIPRING_OK,
             Err(failure) => note(failure),
         });
-        let is_broken = status.is_err();
+        // The panic of a handle inside of this one has left this one in the middle of its work, too.
+        let is_broken = !matches!(status, Ok(status) if status != SLIPRING_PANIC);
         self.state.store(if is_broken { BROKEN } else { IDLE }, Ordering::Release);
         status.unwrap_or_else(note)
     }
@@ -59,7 +65,8 @@ impl<T> Half<T> {
     pub(crate) fn enter<R>(&self, act: impl FnOnce(&mut T) -> Answer<R>) -> Answer<R> {
         let value = self.begin()?;
         let answer = end_panics(|| act(value));
-        self.state.store(if answer.is_err() { BROKEN } else { IDLE }, Ordering::Release);
+        let is_broken = matches!(answer, Err(_) | Ok(Err(Failure::Panic(_))));
+        self.state.store(if is_broken { BROKEN } else { IDLE }, Ordering::Release);
         answer.unwrap_or_else(Err)
     }
 
@@ -92,9 +99,22 @@ impl<T> Half<T> {
         if self.generation.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
     }
 
-    /// Returns the value.
-    pub(crate) fn into_inner(self) -> T {
-        self.value.into_inner()
+    /// Checks that no thread is in here and that no panic has broken the value.
+    pub(crate) fn check_whole(&self) -> Answer {
+        match self.state.load(Ordering::Acquire) {
+            IDLE => Ok(()),
+            state => Err(self.refusal(state)),
+        }
+    }
+
+    /// Returns the value. In a forked child one that a thread of the parent was in is in pieces, and stays as it is.
+    pub(crate) fn into_inner(self) -> Answer<T> {
+        let mut this = ManuallyDrop::new(self);
+        if *this.state.get_mut() == BUSY {
+            return Err(ErrorKind::Forked.into());
+        }
+        // SAFETY: it is not dropped here, and nobody uses it again.
+        Ok(unsafe { ManuallyDrop::take(this.value.get_mut()) })
     }
 
     #[cold]
@@ -107,6 +127,16 @@ impl<T> Half<T> {
         } else {
             let text = "another thread is in this half of the handle: one thread uses it at a time";
             Failure::Border(SLIPRING_BUSY, text)
+        }
+    }
+}
+
+impl<T> Drop for Half<T> {
+    fn drop(&mut self) {
+        // What a thread of the parent was in is in pieces.
+        if *self.state.get_mut() != BUSY {
+            // SAFETY: nobody uses it again.
+            unsafe { ManuallyDrop::drop(self.value.get_mut()) };
         }
     }
 }
@@ -140,5 +170,22 @@ mod tests {
         assert_eq!(half.enter(|()| Ok(())).unwrap_err().status(), SLIPRING_PANIC);
         assert_eq!(half.run(|()| panic!("never")), SLIPRING_PANIC);
         half.check_unused().unwrap();
+        assert_eq!(half.check_whole().unwrap_err().status(), SLIPRING_PANIC);
+        half.into_inner().unwrap();
+    }
+
+    #[test]
+    fn a_panic_inside_of_another_half_breaks_both() {
+        let (outer, inner) = (Half::new(()).unwrap(), Half::new(()).unwrap());
+        let status = outer.run(|()| inner.enter(|()| -> Answer { panic!("within") }));
+        assert_eq!(status, SLIPRING_PANIC);
+        assert_eq!(inner.check_whole().unwrap_err().status(), SLIPRING_PANIC);
+        assert_eq!(outer.check_whole().unwrap_err().status(), SLIPRING_PANIC);
+        let outer = Half::new(()).unwrap();
+        outer.enter(|()| inner.enter(|()| Ok(()))).unwrap_err();
+        assert_eq!(outer.check_whole().map_err(|failure| failure.status()), Ok(()));
+        let inner = Half::new(()).unwrap();
+        outer.enter(|()| inner.enter(|()| -> Answer { panic!("within") })).unwrap_err();
+        assert_eq!(outer.check_whole().unwrap_err().status(), SLIPRING_PANIC);
     }
 }

@@ -33,7 +33,7 @@ impl Lately {
 }
 
 /// What a handle may hold.
-pub(crate) trait Kind: Sized + 'static {
+pub(crate) trait Kind: Send + Sync + Sized + 'static {
     /// The first word of its handles.
     const MAGIC: u64;
     /// What the caller gave if it was not this.

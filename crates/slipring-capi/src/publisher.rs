@@ -148,8 +148,14 @@ pub(crate) struct Publishing {
     events: VecDeque<Event>,
 }
 
-// SAFETY: the pointer is that of a box which this value owns.
+// SAFETY: the pointer is that of a box which this value owns, and what is in it and in the reservation may change threads.
 unsafe impl Send for Publishing {}
+
+const _: () = {
+    const fn may_change_threads<T: Send>() {}
+    may_change_threads::<Publisher>();
+    may_change_threads::<PublishReservation<'static>>();
+};
 
 impl Drop for Publishing {
     fn drop(&mut self) {

@@ -9,8 +9,8 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
 use slipring::message::{MessageKind, TensorRequest, Token};
-use slipring::seam::halves;
-use slipring::{Link, Message, Reactor, Tensor, TensorSet};
+use slipring::seam::{Generation, halves};
+use slipring::{ErrorKind, Link, Message, Reactor, Tensor, TensorSet};
 
 use crate::connection::{Connection, slipring_connection, take_connection};
 use crate::context::{context_of, slipring_context};
@@ -32,13 +32,17 @@ pub struct slipring_link(());
 /// What a reactor calls, on its thread. Any of them may be NULL: without `on_message` or `on_tensors` such messages wait in the ring,
 /// and the peer with them. A callback may call any function but those that wait. It may not throw: that ends the program.
 ///
+/// Once the reactor has stopped, `on_closed` and `drop` are called inside of the function that finds that out: hold no lock there that
+/// they take.
+///
 /// `link` is valid during the callback, and is not freed there. `slipring_callbacks callbacks = {0};`
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct slipring_callbacks {
     /// The first argument of each.
     pub user: *mut c_void,
-    /// A message, or a request, which slipring_link_respond() answers by its `id`. Its bytes may be read until the callback returns.
+    /// A message, or a request, which slipring_link_respond() answers by its `id`. Its bytes may be read until the callback returns. Those of a long one lie in the peer's memory: a peer that ends the link
+    /// meanwhile may change them, and `on_closed` gets SLIPRING_LOAN_REVOKED behind the callback.
     pub on_message: Option<
         // SAFETY: the caller of slipring_reactor_adopt() vouches for it.
         unsafe extern "C" fn(
@@ -96,7 +100,20 @@ impl Kind for Reactor {
     }
 }
 
-impl Kind for Link {
+/// A link, and the process that it belongs to.
+struct Linked {
+    link: Link,
+    generation: Generation,
+}
+
+impl Linked {
+    fn handle(link: &Link) -> Answer<*mut slipring_link> {
+        let generation = Generation::current()?;
+        Ok(Handle::make(Self { link: link.clone(), generation }))
+    }
+}
+
+impl Kind for Linked {
     const MAGIC: u64 = 0x7d33_6601_c5ae_000a;
     const WRONG: &'static str = "the handle is no slipring_link";
 
@@ -118,15 +135,17 @@ unsafe impl Send for User {}
 unsafe impl Sync for User {}
 
 impl User {
-    fn new(user: *mut c_void, drop: slipring_drop_function, link: &Link) -> Arc<Self> {
-        Arc::new(Self { user, drop, link: Handle::make(link.clone()) })
+    /// Takes the caller's value. If that fails, `unused` drops it.
+    fn new(unused: &mut Unused, link: &Link) -> Answer<Arc<Self>> {
+        let link = Linked::handle(link)?;
+        Ok(Arc::new(Self { user: unused.0.user, drop: unused.0.drop.take(), link }))
     }
 }
 
 impl Drop for User {
     fn drop(&mut self) {
         // SAFETY: this value has made the handle, and callbacks have it no more.
-        let _ = unsafe { handle::free::<Link, _>(self.link) };
+        let _ = unsafe { handle::free::<Linked, _>(self.link) };
         if let Some(drop) = self.drop {
             // SAFETY: the header demands a function that takes the value, and this is the only call.
             unsafe { drop(self.user) };
@@ -141,7 +160,8 @@ impl Drop for User {
 /// No other thread frees the handle meanwhile.
 unsafe fn link_of<'a>(link: *const slipring_link) -> Answer<&'a Link> {
     // SAFETY: as the caller vouches.
-    unsafe { Handle::<Link>::of(link) }
+    let found = unsafe { Handle::<Linked>::of(link) }?;
+    if found.generation.is_current() { Ok(&found.link) } else { Err(ErrorKind::Forked.into()) }
 }
 
 /// Starts a reactor and its thread. Free it with slipring_reactor_free().
@@ -179,13 +199,13 @@ pub unsafe extern "C" fn slipring_reactor_free(reactor: *mut slipring_reactor) -
     })
 }
 
-/// Gives a connection to a reactor, which calls the callbacks from now on, perhaps before this function returns. The connection's
-/// handle is gone, whatever the status. `size` is `sizeof *callbacks`. Free the link's handle with slipring_link_free(): the link lives
-/// on without one.
+/// Gives a connection to a reactor, which calls the callbacks from now on, perhaps before this function returns. `size` is
+/// `sizeof *callbacks`. Free the link's handle with slipring_link_free(): the link lives on without one. If the reactor has stopped,
+/// `on_closed` tells.
 ///
-/// SLIPRING_BUSY: another thread uses the connection, whose handle is not gone. SLIPRING_CLOSED: the reactor has stopped.
-/// SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY, SLIPRING_INVALID_ARGUMENT, SLIPRING_FORKED, SLIPRING_OS. `drop` is called in each
-/// of these cases.
+/// SLIPRING_INVALID_HANDLE, SLIPRING_INVALID_ARGUMENT, SLIPRING_PANIC, SLIPRING_BUSY (another thread uses the connection): the
+/// connection stays yours. With any other status its handle is gone: SLIPRING_OK, SLIPRING_RESOURCE_LIMIT, SLIPRING_OUT_OF_MEMORY,
+/// SLIPRING_FORKED, SLIPRING_OS. `drop` is called if the status is not SLIPRING_OK, unless `callbacks` or `size` is wrong.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
@@ -204,6 +224,10 @@ pub unsafe extern "C" fn slipring_reactor_adopt(
             on_closed: None,
             drop: None,
         };
+        if !size.is_multiple_of(size_of::<usize>()) {
+            let text = "the size is not that of slipring_callbacks";
+            return Err(Failure::Border(slipring_status::SLIPRING_INVALID_ARGUMENT, text));
+        }
         // SAFETY: the header demands `size` readable bytes, in which each function is one or null.
         let read = unsafe { get_sized(callbacks, size, &mut known) };
         let mut unused = Unused(known);
@@ -215,10 +239,9 @@ pub unsafe extern "C" fn slipring_reactor_adopt(
         // SAFETY: the header demands that no other thread uses the handle.
         let connection = unsafe { take_connection(connection) }?;
         let adopted = reactor.adopt(connection)?;
-        let handle = Handle::make(adopted.clone());
-        let user = User::new(known.user, unused.0.drop.take(), &adopted);
+        let user = User::new(&mut unused, &adopted)?;
+        out.set(Linked::handle(&adopted)?);
         attach(&adopted, &user, known);
-        out.set(handle);
         Ok(())
     })
 }
@@ -244,7 +267,7 @@ fn attach(link: &Link, user: &Arc<User>, callbacks: slipring_callbacks) {
         let failure = result.err().map(Failure::from);
         let status = failure.as_ref().map_or(SLIPRING_OK, Failure::status);
         let text = failure.as_ref().map(Failure::text).unwrap_or_default();
-        let text = CString::new(text).unwrap_or_default();
+        let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
         // SAFETY: the header demands such a function.
         unsafe { call(closer.user, closer.link, status, text.as_ptr()) };
     });
@@ -312,7 +335,9 @@ pub unsafe extern "C" fn slipring_link_send(
 }
 
 /// Sends a message at once or as soon as there is room, and copies it meanwhile. Writes leave in order. One that fails, or that is
-/// more than SLIPRING_OPTION_WRITE_LIMIT allows, ends the link, and `on_closed` tells.
+/// more than SLIPRING_OPTION_WRITE_LIMIT allows, ends the link, and `on_closed` tells. After the end a write has no effect.
+///
+/// SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
@@ -442,7 +467,7 @@ pub unsafe extern "C" fn slipring_link_register(
             let text = "the function is a null pointer";
             return Err(Failure::Border(slipring_status::SLIPRING_INVALID_ARGUMENT, text));
         };
-        let user = User::new(user, unused.0.drop.take(), link);
+        let user = User::new(&mut unused, link)?;
         let made = link.register(move |_| {
             // SAFETY: the header demands such a function.
             unsafe { call(user.user, user.link) };
@@ -527,5 +552,5 @@ pub unsafe extern "C" fn slipring_link_abort(link: *mut slipring_link) -> slipri
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_link_free(link: *mut slipring_link) -> slipring_status {
     // SAFETY: the header demands that no other thread uses the handle.
-    guard(|| unsafe { handle::free::<Link, _>(link) })
+    guard(|| unsafe { handle::free::<Linked, _>(link) })
 }

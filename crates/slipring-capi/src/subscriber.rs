@@ -40,7 +40,8 @@ pub const SLIPRING_SAMPLE_RESTARTED: u32 = 1;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct slipring_sample {
-    /// Its bytes, or NULL if it has tensors. They may be read until the next function of this subscriber.
+    /// Its bytes, or NULL if it has tensors. They may be read until the next function of this subscriber but
+    /// slipring_subscriber_check() and slipring_subscriber_copy().
     pub data: *const c_void,
     /// Its length in bytes.
     pub len: usize,
@@ -73,8 +74,14 @@ pub(crate) struct Subscribing {
     sample: Option<Sample<'static>>,
 }
 
-// SAFETY: the pointer is that of a box which this value owns.
+// SAFETY: the pointer is that of a box which this value owns, and what is in it and in the sample may change threads.
 unsafe impl Send for Subscribing {}
+
+const _: () = {
+    const fn may_change_threads<T: Send>() {}
+    may_change_threads::<Subscriber>();
+    may_change_threads::<Sample<'static>>();
+};
 
 impl Drop for Subscribing {
     fn drop(&mut self) {
@@ -97,21 +104,23 @@ impl Kind for Half<Subscribing> {
 
 impl Subscribing {
     /// Returns the subscriber. It ends the current sample.
-    fn subscriber(&mut self) -> &'static mut Subscriber {
+    fn subscriber(&mut self) -> &mut Subscriber {
         self.sample = None;
-        // SAFETY: it is of a box that lives as long as this value, and nothing borrows it. The callers keep it no longer than
-        // their own borrow of this value, or keep it in `sample`.
+        // SAFETY: it is of a box that lives as long as this value, and nothing borrows it.
         unsafe { self.subscriber.as_mut() }
     }
 
     fn next(&mut self, timeout: i64) -> Answer<slipring_sample> {
         let timeout = Timeout::new(timeout)?;
-        let subscriber = self.subscriber();
+        self.sample = None;
+        // SAFETY: it is of a box that lives as long as this value, and nothing borrows it. What this function keeps of it is
+        // `sample`, which is dropped before it is used again.
+        let subscriber: &'static mut Subscriber = unsafe { self.subscriber.as_mut() };
         let sample = match timeout {
             Timeout::Default | Timeout::Forever => subscriber.recv()?,
             Timeout::None => subscriber.try_recv()?,
             time => match subscriber.try_recv().map_err(Failure::from) {
-                Err(Failure::WouldBlock) => self.subscriber().recv_deadline(time.deadline())?,
+                Err(Failure::WouldBlock) => self.subscriber_until(time)?,
                 sample => sample?,
             },
         };
@@ -133,6 +142,14 @@ impl Subscribing {
         };
         self.sample = Some(sample);
         Ok(found)
+    }
+
+    /// Waits for a sample. The try before it has returned nothing.
+    #[cold]
+    fn subscriber_until(&mut self, time: Timeout) -> Answer<Option<Sample<'static>>> {
+        // SAFETY: as in `next`.
+        let subscriber: &'static mut Subscriber = unsafe { self.subscriber.as_mut() };
+        Ok(subscriber.recv_deadline(time.deadline())?)
     }
 
     fn sample(&self) -> Answer<&Sample<'static>> {
@@ -224,7 +241,8 @@ pub unsafe extern "C" fn slipring_subscriber_new(
     })
 }
 
-/// Takes the next message, which is the current one until the next function of this subscriber, and looks at it in place. A
+/// Takes the next message, which is the current one until the next function of this subscriber but slipring_subscriber_check() and
+/// slipring_subscriber_copy(), and looks at it in place. A
 /// subscriber that wants every message reads long ones in the publisher's slot, which the publisher writes again only after that.
 ///
 /// What is read is what was sent if slipring_subscriber_check() says so behind the last read. slipring_subscriber_copy() does both.

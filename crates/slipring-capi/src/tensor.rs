@@ -80,8 +80,8 @@ pub const SLIPRING_TENSOR_ON_GPU: u32 = 16;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct slipring_tensor_view {
-    /// The first element, or NULL if there are no bytes. Valid until the tensor is sent or freed. Write it only with
-    /// SLIPRING_TENSOR_WRITABLE.
+    /// The first element, or NULL if there are no bytes. Valid until the tensor is sent or freed; of one that is to be frozen until
+    /// slipring_tensor_share(), or a send, also one that fails. Write it only with SLIPRING_TENSOR_WRITABLE.
     pub data: *mut c_void,
     /// The length in bytes.
     pub len: usize,
@@ -99,7 +99,7 @@ pub struct slipring_tensor_view {
 pub(crate) enum Held {
     Writable(TensorMut),
     Readable(Tensor),
-    /// The memory could not be frozen.
+    /// The memory could not be frozen, or is lent although the send has failed.
     Nothing,
 }
 
@@ -149,6 +149,10 @@ impl Held {
         if let Self::Writable(tensor) = self
             && let Some(sent) = sender.put_writable(tensor, patience)
         {
+            // A send that fails behind the publication has lent the memory: the peer has it, or the pool again.
+            if sent.is_err() && tensor.is_empty() {
+                *self = Self::Nothing;
+            }
             return Ok(sent?);
         }
         Ok(sender.put_tensor(&mut Outgoing::from(self.share()?), patience)?)
@@ -238,8 +242,8 @@ unsafe fn kind_of(dtype: u32, shape: *const usize, rank: usize) -> Answer<(DType
 
 /// Makes a tensor in the context's pool, to be written and sent. `shape` has `rank` lengths, and may be NULL if `rank` is 0:
 /// one element. `flags` are SLIPRING_TENSOR_FROZEN, SLIPRING_TENSOR_ZEROED, or 0. Its memory starts at a multiple of the page
-/// size, and has old bytes of this process. `timeout` is for memory that peers hold: a full pool. Free it with
-/// slipring_tensor_free(), unless a send took it.
+/// size, and has old bytes of this process. `timeout` is for a full pool, whose memory peers hold: SLIPRING_DEFAULT and
+/// SLIPRING_NONBLOCK do not wait. Free it with slipring_tensor_free(), unless a send took it.
 ///
 /// SLIPRING_INVALID_TENSOR: the data type, the shape, or their size is impossible. SLIPRING_RESOURCE_LIMIT,
 /// SLIPRING_TIMED_OUT: the pool is full. SLIPRING_INVALID_ARGUMENT: other flags, or strings, which slipring_tensor_new_encoded()
@@ -326,7 +330,8 @@ unsafe fn make(
 
 /// Writes what a tensor is. `size` is `sizeof *view`. Also of a tensor that is being written.
 ///
-/// SLIPRING_LOAN_REVOKED: the peer has taken the memory back. SLIPRING_FORKED.
+/// SLIPRING_LOAN_REVOKED: the peer has taken the memory back. SLIPRING_WRONG_STATE: the memory is gone. SLIPRING_INVALID_TENSOR: it
+/// lies in a region of the peer. SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
@@ -346,7 +351,8 @@ pub unsafe extern "C" fn slipring_tensor_get_view(
 /// Ends the writing: the tensor is only read from now on, and can be cloned. One with SLIPRING_TENSOR_FROZEN is sealed here.
 /// No effect on one that is shared already.
 ///
-/// SLIPRING_OS, SLIPRING_FORKED.
+/// SLIPRING_OS: it could not be sealed, and its memory is gone: free the handle. SLIPRING_WRONG_STATE: the memory is gone.
+/// SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
@@ -416,9 +422,9 @@ pub unsafe extern "C" fn slipring_tensor_copy(
 }
 
 /// Checks that the peer has not taken the memory back. Call it behind the last read: then what was read is what the peer
-/// has sent. Always SLIPRING_OK for memory that is not on loan.
+/// has sent. Always SLIPRING_OK for memory that is not on loan, and for that of a GPU.
 ///
-/// SLIPRING_LOAN_REVOKED, SLIPRING_FORKED.
+/// SLIPRING_LOAN_REVOKED, SLIPRING_WRONG_STATE (the memory is gone), SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.

@@ -11,7 +11,8 @@ use crate::tensor::{Held, free_sent, slipring_tensor, tensor_of};
 use crate::tensor_set::{Set, free_sent_set, set_of, slipring_tensors};
 
 /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. With SLIPRING_OK the tensor is gone: do not use the
-/// handle again. With any other status it stays yours. To send a tensor to several peers, clone it.
+/// handle again. With any other status it stays yours, though a connection that ends in the middle may keep its memory: then each function
+/// on it is SLIPRING_WRONG_STATE, and it is to be freed. To send a tensor to several peers, clone it.
 ///
 /// A tensor of a pool is handed over without a copy. One that is on loan from a peer, private, or of another context's pool is
 /// copied.

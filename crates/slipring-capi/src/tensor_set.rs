@@ -25,9 +25,18 @@ pub(crate) struct Set {
 }
 
 struct Entry {
-    name: CString,
+    name: Box<str>,
+    /// The name for C, which has no NUL in it: the name up to its first one.
+    shown: CString,
     /// Nothing is left if the caller has taken it.
     tensor: Option<Tensor>,
+}
+
+impl Entry {
+    fn new(name: Box<str>, tensor: Tensor) -> Self {
+        let shown = CString::new(name.split('\0').next().unwrap_or_default()).unwrap_or_default();
+        Self { name, shown, tensor: Some(tensor) }
+    }
 }
 
 static LATELY: Lately = Lately::new();
@@ -52,34 +61,32 @@ impl Set {
         let tensors = self.take_all()?;
         let sent = act(&tensors);
         if sent.is_err() {
-            *self = Self::from(tensors);
+            self.metadata = tensors.metadata().clone();
+            for (entry, (_, tensor)) in self.entries.iter_mut().zip(tensors) {
+                entry.tensor = Some(tensor);
+            }
         }
         sent
     }
 
-    /// Moves all tensors, or none.
-    fn fill(&mut self, tensors: &mut TensorSet) -> Answer {
+    /// Returns all tensors, which leave the set. Those of a set from which one was taken stay.
+    pub(crate) fn take_all(&mut self) -> Answer<TensorSet> {
         if self.entries.iter().any(|entry| entry.tensor.is_none()) {
             let text = "a tensor of the set was taken: send it in another set";
             return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
         }
-        for Entry { name, tensor } in self.entries.drain(..) {
-            let Some(tensor) = tensor else { continue };
-            // Only UTF-8 comes in, and each name once.
-            match name.to_str() {
-                Ok(name) if !name.is_empty() => tensors.insert(name, tensor)?,
-                _ => tensors.push(tensor),
+        let mut tensors = TensorSet::new();
+        for Entry { name, tensor, .. } in &mut self.entries {
+            let Some(tensor) = tensor.take() else { continue };
+            // No two of them have a name, which is no longer than it may be.
+            if name.is_empty() {
+                tensors.push(tensor);
+            } else {
+                tensors.insert(name, tensor)?;
             }
         }
         tensors.set_metadata(std::mem::take(&mut self.metadata));
-        Ok(())
-    }
-
-    /// Returns all tensors, which leave the set.
-    pub(crate) fn take_all(&mut self) -> Answer<TensorSet> {
-        let mut all = TensorSet::new();
-        self.fill(&mut all)?;
-        Ok(all)
+        Ok(tensors)
     }
 
     fn entry(&mut self, index: usize) -> Answer<&mut Entry> {
@@ -89,18 +96,14 @@ impl Set {
     }
 
     fn position(&self, name: &str) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.name.to_bytes() == name.as_bytes())
+        self.entries.iter().position(|entry| !name.is_empty() && *entry.name == *name)
     }
 }
 
 impl From<TensorSet> for Set {
     fn from(tensors: TensorSet) -> Self {
         let metadata = tensors.metadata().clone();
-        let entry = |(name, tensor): (Box<str>, Tensor)| Entry {
-            // A name with a NUL is cut there: C has no other.
-            name: CString::new(name.split('\0').next().unwrap_or_default()).unwrap_or_default(),
-            tensor: Some(tensor),
-        };
+        let entry = |(name, tensor)| Entry::new(name, tensor);
         Self { entries: tensors.into_iter().map(entry).collect(), metadata }
     }
 }
@@ -168,12 +171,11 @@ pub unsafe extern "C" fn slipring_tensors_add(
         // SAFETY: as above.
         let held = unsafe { tensor_of(tensor) }?;
         set.enter(|set| {
-            if !name.is_empty() && set.position(name).is_some() {
+            if set.position(name).is_some() {
                 return wrong("another tensor of the set has this name");
             }
             let tensor = held.enter(Held::take_shared)?;
-            let name = CString::new(name).unwrap_or_default();
-            set.entries.push(Entry { name, tensor: Some(tensor) });
+            set.entries.push(Entry::new(name.into(), tensor));
             Ok(())
         })?;
         // SAFETY: the header demands that no other thread uses the handle.
@@ -201,7 +203,7 @@ pub unsafe extern "C" fn slipring_tensors_count(
     })
 }
 
-/// Writes the name of a tensor: empty, never NULL, if it has none. It stays valid until the set is sent or freed. Do not free it.
+/// Writes the name of a tensor: empty, never NULL, if it has none. Of a peer's name with a NUL in it, it is the part before that. It stays valid until the set is sent or freed. Do not free it.
 ///
 /// SLIPRING_INVALID_ARGUMENT: there is no such index. SLIPRING_FORKED.
 // SAFETY: no other symbol has this name.
@@ -216,7 +218,7 @@ pub unsafe extern "C" fn slipring_tensors_name(
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(name) }?;
         // SAFETY: the header demands that nobody frees the handle meanwhile.
-        let found = unsafe { set_of(set) }?.enter(|set| Ok(set.entry(index)?.name.as_ptr()))?;
+        let found = unsafe { set_of(set) }?.enter(|set| Ok(set.entry(index)?.shown.as_ptr()))?;
         out.set(found);
         Ok(())
     })

@@ -416,6 +416,8 @@ impl Receiver {
         patience: RecvPatience,
         copies: Wanted,
     ) -> Result<Option<KeptMessage>, TryRecvError> {
+        // What was set aside is the parent's, too.
+        self.inbox.generation.check()?;
         if let Some(oldest) = self.backlog.oldest_unasked() {
             awaited.check(oldest.kind)?;
         }
@@ -554,6 +556,7 @@ impl Receiver {
     #[inline(always)]
     fn peek_with(&mut self, patience: RecvPatience) -> Result<Option<Received<'_>>, TryRecvError> {
         if self.backlog.has_unasked() {
+            self.inbox.generation.check()?;
             return Ok(Some(self.peek_set_aside()));
         }
         Ok(self.next_with(patience)?.map(|received| {

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The modules follow.
     builder.with_src(root.join("src/lib.rs")).generate()?.write(&mut header);
     // The generator writes a negative number as it is, and an expression may have an operator before it.
-    let header = String::from_utf8(header)?.replace("SLIPRING_DEFAULT -1", "SLIPRING_DEFAULT (-1)");
+    let header = String::from_utf8(header)?.replace(" -1\n", " (-1)\n").replace(" -2\n", " (-2)\n");
     let target = root.join("include/slipring.h");
     if !check {
         return Ok(fs::write(target, header)?);

@@ -139,11 +139,65 @@ static void calls_have_tensors(slipring_context *context) {
     CHECK(answer.len == 5);
     /* What is not sent stays. */
     OK(slipring_connection_close(far));
-    set = numbers(context, 9);
-    IS(SLIPRING_PEER_CLOSED, slipring_submit_tensors(near, set, HANG, &id));
+    slipring_status status;
+    /* The sending half learns of it a little later. */
+    while ((status = slipring_submit_tensors(near, set = numbers(context, 9), HANG, &id)) == SLIPRING_OK) {
+        OK(slipring_abandon(near, id));
+    }
+    IS(SLIPRING_PEER_CLOSED, status);
     CHECK(first_of(set) == 9);
     IS(SLIPRING_INVALID_HANDLE, slipring_submit_tensors(near, NULL, HANG, &id));
     OK(slipring_connection_close(near));
+}
+
+/* What was set aside while a call waited is the parent's. */
+static void a_forked_child_gets_nothing_that_was_set_aside(slipring_context *context) {
+    slipring_connection *near, *far;
+    slipring_tensors *set;
+    slipring_message message;
+    slipring_call call, answer;
+    uint64_t ids[3];
+    char buffer[8];
+    size_t len;
+    OK(slipring_pair(context, &near, &far));
+    for (int at = 0; at < 3; at++) {
+        OK(slipring_submit(near, "x", 1, HANG, &ids[at]));
+    }
+    OK(slipring_send(far, "plain", 5, HANG));
+    OK(slipring_send_tensors(far, numbers(context, 5), HANG));
+    for (int at = 0; at < 3; at++) {
+        OK(slipring_recv_request(far, HANG, &call));
+        if (at == 1) {
+            OK(slipring_respond_tensors(far, call.id, numbers(context, 6), HANG));
+        } else {
+            OK(slipring_respond(far, call.id, "yes", 3, HANG));
+        }
+    }
+    OK(slipring_wait(near, ids[2], HANG, &answer));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        IS(SLIPRING_FORKED, slipring_peek(near, SLIPRING_NONBLOCK, &message));
+        IS(SLIPRING_FORKED, slipring_recv(near, buffer, sizeof buffer, &len, SLIPRING_NONBLOCK));
+        IS(SLIPRING_FORKED, slipring_recv_tensors(near, SLIPRING_NONBLOCK, &set));
+        IS(SLIPRING_FORKED, slipring_recv_request(near, SLIPRING_NONBLOCK, &call));
+        IS(SLIPRING_FORKED, slipring_wait(near, ids[0], SLIPRING_NONBLOCK, &answer));
+        IS(SLIPRING_FORKED, slipring_wait_tensors(near, ids[1], SLIPRING_NONBLOCK, &set));
+        IS(SLIPRING_FORKED, slipring_submit(near, "x", 1, HANG, &ids[2]));
+        IS(SLIPRING_FORKED, slipring_abandon(near, ids[0]));
+        IS(SLIPRING_FORKED, slipring_connection_close(near));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(slipring_recv(near, buffer, sizeof buffer, &len, HANG));
+    OK(slipring_recv_tensors(near, HANG, &set));
+    CHECK(first_of(set) == 5);
+    OK(slipring_wait_tensors(near, ids[1], HANG, &set));
+    CHECK(first_of(set) == 6);
+    OK(slipring_wait(near, ids[0], HANG, &answer));
+    OK(slipring_connection_close(near));
+    OK(slipring_connection_close(far));
 }
 
 static void a_server_dies(slipring_context *context) {
@@ -178,6 +232,7 @@ int main(void) {
     slipring_context *context = patient();
     answers_come_in_any_order(context);
     calls_have_tensors(context);
+    a_forked_child_gets_nothing_that_was_set_aside(context);
     a_server_dies(context);
     OK(slipring_context_free(context));
     return 0;

@@ -41,12 +41,28 @@ static void ask(slipring_context *context, const char *address) {
     OK(slipring_connection_close(link));
 }
 
+/* Sends a set back whose two names look alike in C. */
+static void forward(slipring_context *context, const char *address) {
+    slipring_connection *link;
+    slipring_tensors *set;
+    const char *first, *second;
+    OK(slipring_connect(context, address, HANG, &link));
+    OK(slipring_recv_tensors(link, HANG, &set));
+    OK(slipring_tensors_name(set, 0, &first));
+    OK(slipring_tensors_name(set, 1, &second));
+    CHECK(strcmp(first, "a") == 0 && strcmp(second, "a") == 0);
+    OK(slipring_send_tensors(link, set, HANG));
+    OK(slipring_connection_close(link));
+}
+
 int main(int count, char **arguments) {
     slipring_context *context;
     CHECK(count == 3);
     context = patient();
     if (strcmp(arguments[1], "echo") == 0) {
         echo(context, arguments[2]);
+    } else if (strcmp(arguments[1], "forward") == 0) {
+        forward(context, arguments[2]);
     } else {
         ask(context, arguments[2]);
     }

@@ -286,12 +286,29 @@ static void misuse(slipring_context *context) {
     IS(SLIPRING_INVALID_ARGUMENT, slipring_reactor_adopt(reactor, far, &newer.known, sizeof newer, &link));
     CHECK(diary.dropped == 4);
     IS(SLIPRING_INVALID_ARGUMENT, slipring_reactor_adopt(reactor, far, NULL, sizeof callbacks, &link));
+    IS(SLIPRING_INVALID_ARGUMENT, slipring_reactor_adopt(reactor, far, &callbacks, 12, &link));
     IS(SLIPRING_INVALID_HANDLE, slipring_link_write(NULL, "x", 1));
     IS(SLIPRING_INVALID_HANDLE, slipring_link_write((slipring_link *)reactor, "x", 1));
     OK(slipring_link_free(NULL));
     OK(slipring_reactor_free(NULL));
     OK(slipring_reactor_adopt(reactor, far, &callbacks, sizeof callbacks, &link));
     IS(SLIPRING_INVALID_ARGUMENT, slipring_link_write(link, NULL, 1));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        uint32_t token;
+        IS(SLIPRING_FORKED, slipring_link_write(link, "x", 1));
+        IS(SLIPRING_FORKED, slipring_link_send(link, "x", 1));
+        IS(SLIPRING_FORKED, slipring_link_respond(link, 1, "x", 1));
+        IS(SLIPRING_FORKED, slipring_link_trigger(link, 1));
+        IS(SLIPRING_FORKED, slipring_link_register(link, triggered, &diary, NULL, &token));
+        IS(SLIPRING_FORKED, slipring_link_close(link));
+        OK(slipring_link_free(link));
+        OK(slipring_reactor_free(reactor));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     OK(slipring_link_abort(link));
     wait_for(&diary, &diary.dropped, 5);
     OK(slipring_link_free(link));
