@@ -291,6 +291,25 @@ fn a_receiver_state_that_cannot_be_ends_the_link_at_the_next_send() {
     stage.is_undisturbed();
 }
 
+/// The sender of a tensor that is still being written loses its memory with the link that it was published on. C's interface
+/// tells that by the tensor's length.
+#[test]
+fn a_tensor_whose_send_fails_behind_the_publication_has_no_memory_left() {
+    use slipring::seam::SendPatience;
+    let mut stage = Stage::new(Options::new());
+    for lie in NO_STATES {
+        let (mut link, peer) = stage.link();
+        let mut tensor = stage.context.allocation().dtype(slipring::DType::Uint8, [5000]).unwrap();
+        let before = link.sender().put_writable(&mut tensor, SendPatience::None).unwrap();
+        assert!(before.is_ok() && tensor.is_empty());
+        let mut tensor = stage.context.allocation().dtype(slipring::DType::Uint8, [5000]).unwrap();
+        peer.own.store(RECEIVER_STATE, lie);
+        let failed = link.sender().put_writable(&mut tensor, SendPatience::None).unwrap();
+        assert!(failed.is_err() && tensor.is_empty(), "{lie:#x}: {failed:?}");
+    }
+    stage.is_undisturbed();
+}
+
 #[test]
 fn a_sender_state_that_cannot_be_ends_the_link_when_room_is_given() {
     let mut stage = Stage::new(Options::new());
