@@ -33,6 +33,16 @@
 #include "slipring.h"
 
 namespace slipring {
+// Object files that were compiled with and without exceptions, or for C++17 and C++20, may be parts of one program: their types differ.
+#if defined(SLIPRING_EXCEPTIONS) && __has_include(<span>) && __cplusplus >= 202002L
+inline namespace with_exceptions_and_span {
+#elif defined(SLIPRING_EXCEPTIONS)
+inline namespace with_exceptions {
+#elif __has_include(<span>) && __cplusplus >= 202002L
+inline namespace with_span {
+#else
+inline namespace plain {
+#endif
 
 // The bytes or the elements at an address: `std::span` where there is one.
 #if __has_include(<span>) && __cplusplus >= 202002L
@@ -44,7 +54,8 @@ template <typename T> class span {
     constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
     template <std::size_t N> constexpr span(T (&array)[N]) noexcept : data_(array), size_(N) {}
     // From a container of contiguous elements, and from a span of elements that may be written.
-    template <typename C, typename = std::enable_if_t<std::is_convertible_v<decltype(std::declval<C &>().data()), T *>>>
+    template <typename C, typename E = std::remove_pointer_t<decltype(std::declval<C &>().data())>,
+              typename = std::enable_if_t<std::is_convertible_v<E (*)[], T (*)[]>>>
     constexpr span(C &&container) noexcept : data_(container.data()), size_(container.size()) {}
     constexpr T *data() const noexcept { return data_; }
     constexpr std::size_t size() const noexcept { return size_; }
@@ -124,11 +135,17 @@ class error {
 
 namespace detail {
 
-[[noreturn]] inline void fail(slipring_status status) {
-    const char *text = slipring_last_error();
-    if (status == SLIPRING_WOULD_BLOCK || status == SLIPRING_END) {
-        text = slipring_status_name(status);
+// The text of a status: its own, that of the thread's last error, or its name if it is no error.
+inline const char *text_of(slipring_status status, const char *own) noexcept {
+    if (own != nullptr) {
+        return own;
     }
+    bool is_error = status != SLIPRING_OK && status != SLIPRING_WOULD_BLOCK && status != SLIPRING_END;
+    return is_error ? slipring_last_error() : slipring_status_name(status);
+}
+
+[[noreturn]] inline void fail(slipring_status status, const char *own) {
+    const char *text = text_of(status, own);
 #ifdef SLIPRING_EXCEPTIONS
     throw error(status, text);
 #else
@@ -143,8 +160,10 @@ namespace detail {
 template <typename T> class [[nodiscard]] result {
   public:
     result(T value) noexcept(std::is_nothrow_move_constructible_v<T>) : status_(SLIPRING_OK) { new (&value_) T(std::move(value)); }
-    result(slipring_status status) noexcept : status_(status) {}
-    result(result &&other) noexcept(std::is_nothrow_move_constructible_v<T>) : status_(other.status_) {
+    // Why there is no value, which SLIPRING_OK does not say. `text` is a literal: for a status that no function of slipring.h returned.
+    result(slipring_status status, const char *text = nullptr) noexcept
+        : status_(status == SLIPRING_OK ? SLIPRING_OTHER : status), text_(text) {}
+    result(result &&other) noexcept(std::is_nothrow_move_constructible_v<T>) : status_(other.status_), text_(other.text_) {
         if (has_value()) {
             new (&value_) T(std::move(other.value_));
         }
@@ -164,7 +183,7 @@ template <typename T> class [[nodiscard]] result {
     bool would_block() const noexcept { return status_ == SLIPRING_WOULD_BLOCK; }
     // Nothing follows: the peer has closed.
     bool ended() const noexcept { return status_ == SLIPRING_END; }
-    error failure() const { return error(status_, slipring_last_error()); }
+    error failure() const { return error(status_, detail::text_of(status_, text_)); }
     T &value() & {
         check();
         return value_;
@@ -181,13 +200,14 @@ template <typename T> class [[nodiscard]] result {
   private:
     void check() const {
         if (!has_value()) {
-            detail::fail(status_);
+            detail::fail(status_, text_);
         }
     }
     union {
         T value_;
     };
     slipring_status status_;
+    const char *text_ = nullptr;
 };
 
 template <> class [[nodiscard]] result<void> {
@@ -198,10 +218,10 @@ template <> class [[nodiscard]] result<void> {
     slipring_status status() const noexcept { return status_; }
     bool would_block() const noexcept { return status_ == SLIPRING_WOULD_BLOCK; }
     bool ended() const noexcept { return status_ == SLIPRING_END; }
-    error failure() const { return error(status_, slipring_last_error()); }
+    error failure() const { return error(status_, detail::text_of(status_, nullptr)); }
     void value() const {
         if (!has_value()) {
-            detail::fail(status_);
+            detail::fail(status_, nullptr);
         }
     }
 
@@ -331,8 +351,8 @@ class tensor {
         if (!found) {
             return found.status();
         }
-        if (found->dtype != detail::dtype_of<T>() || (found->flags & SLIPRING_TENSOR_ON_GPU) != 0) {
-            return SLIPRING_INVALID_TENSOR;
+        if (auto wrong = other_elements<T>(*found)) {
+            return {SLIPRING_INVALID_TENSOR, wrong};
         }
         return span<const T>(static_cast<const T *>(found->data), found->len / sizeof(T));
     }
@@ -342,11 +362,11 @@ class tensor {
         if (!found) {
             return found.status();
         }
-        if (found->dtype != detail::dtype_of<T>()) {
-            return SLIPRING_INVALID_TENSOR;
+        if (auto wrong = other_elements<T>(*found)) {
+            return {SLIPRING_INVALID_TENSOR, wrong};
         }
         if ((found->flags & SLIPRING_TENSOR_WRITABLE) == 0) {
-            return SLIPRING_WRONG_STATE;
+            return {SLIPRING_WRONG_STATE, "the tensor is shared or a peer's: it is only read"};
         }
         return span<T>(static_cast<T *>(found->data), found->len / sizeof(T));
     }
@@ -372,6 +392,13 @@ class tensor {
     slipring_tensor *release() noexcept { return handle_.release(); }
 
   private:
+    // Why its elements are not of this type, or null.
+    template <typename T> static const char *other_elements(const slipring_tensor_view &view) noexcept {
+        if ((view.flags & SLIPRING_TENSOR_ON_GPU) != 0) {
+            return "the tensor lies on a GPU";
+        }
+        return view.dtype == detail::dtype_of<T>() ? nullptr : "the tensor has elements of another type";
+    }
     result<tensor> another(slipring_status (*make)(const slipring_tensor *, slipring_tensor **)) const {
         slipring_tensor *other;
         slipring_status status = make(handle_.get(), &other);
@@ -509,7 +536,7 @@ class connection {
         }
         return len;
     }
-    result<reservation> reserve(std::size_t len, timeout wait = {}) {
+    result<reservation> reserve(std::size_t len, timeout wait = {}) & {
         void *room;
         slipring_status status = slipring_reserve(get(), len, wait.nanoseconds(), &room);
         if (status != SLIPRING_OK) {
@@ -518,7 +545,7 @@ class connection {
         return reservation(get(), room, len);
     }
     // The next message, in place.
-    result<message> peek(timeout wait = {}) {
+    result<message> peek(timeout wait = {}) & {
         slipring_message found;
         slipring_status status = slipring_peek(get(), wait.nanoseconds(), &found);
         if (status != SLIPRING_OK) {
@@ -527,7 +554,7 @@ class connection {
         return message(get(), found);
     }
     // Calls `act(const message &)` with each message until the peer closes, the wait is over, or an error: that status.
-    template <typename F> result<void> for_each(F &&act, timeout wait = {}) {
+    template <typename F> result<void> for_each(F &&act, timeout wait = {}) & {
         for (;;) {
             auto next = peek(wait);
             if (!next) {
@@ -571,7 +598,7 @@ class connection {
         return tensors(received);
     }
     // A request and its response, whose bytes may be read until the next function that receives.
-    result<bytes> call(bytes request, timeout wait = {}) {
+    result<bytes> call(bytes request, timeout wait = {}) & {
         std::uint64_t id;
         slipring_call response;
         slipring_status status = slipring_submit(get(), request.data(), request.size(), wait.nanoseconds(), &id);
@@ -585,7 +612,7 @@ class connection {
         }
         return bytes(static_cast<const std::byte *>(response.data), response.len);
     }
-    result<slipring_call> recv_request(timeout wait = {}) {
+    result<slipring_call> recv_request(timeout wait = {}) & {
         slipring_call request;
         slipring_status status = slipring_recv_request(get(), wait.nanoseconds(), &request);
         if (status != SLIPRING_OK) {
@@ -716,7 +743,7 @@ class subscriber {
   public:
     explicit subscriber(slipring_subscriber *handle) noexcept : handle_(handle) {}
     // The next message. Its bytes may be read until the next function of this subscriber.
-    result<slipring_sample> next(timeout wait = {}) {
+    result<slipring_sample> next(timeout wait = {}) & {
         slipring_sample sample;
         slipring_status status = slipring_subscriber_next(get(), wait.nanoseconds(), &sample);
         if (status != SLIPRING_OK) {
@@ -767,6 +794,7 @@ inline result<subscriber> context::subscribe(const std::string &address, std::in
     return subscriber(made);
 }
 
+} // inline namespace
 } // namespace slipring
 
 #endif

@@ -22,6 +22,14 @@ static const timeout HANG = 60s;
 
 static_assert(!std::is_copy_constructible_v<slipring::connection> && std::is_nothrow_move_constructible_v<slipring::connection>);
 static_assert(!std::is_copy_constructible_v<slipring::tensor> && std::is_nothrow_move_assignable_v<slipring::tensor>);
+struct base {
+    int first;
+};
+struct derived : base {
+    int second;
+};
+static_assert(!std::is_constructible_v<slipring::span<base>, std::vector<derived> &>);
+static_assert(std::is_constructible_v<slipring::span<const base>, std::vector<base> &>);
 static_assert(timeout(1ms).nanoseconds() == 1000000 && timeout(-1ms).nanoseconds() == SLIPRING_NONBLOCK);
 static_assert(timeout(std::chrono::hours::max()).nanoseconds() == SLIPRING_FOREVER && timeout().nanoseconds() == SLIPRING_DEFAULT);
 static_assert(timeout::none().nanoseconds() == 0 && timeout::forever().nanoseconds() == SLIPRING_FOREVER);
@@ -30,6 +38,7 @@ static void messages(slipring::context &context) {
     auto [near, far] = context.pair().value();
     std::array<std::byte, 16> room;
     CHECK(far.recv(room, timeout::none()).would_block());
+    CHECK(std::strcmp(far.recv(room, timeout::none()).failure().what(), "SLIPRING_WOULD_BLOCK") == 0);
     CHECK(far.recv(room, 1ms).status() == SLIPRING_TIMED_OUT);
     near.send("one", HANG).value();
     near.send(std::vector<std::byte>(20), HANG).value();
@@ -93,6 +102,7 @@ static void tensors(slipring::context &context) {
         element = next++;
     }
     CHECK(made.elements<double>().status() == SLIPRING_INVALID_TENSOR);
+    CHECK(std::strstr(made.elements<double>().failure().what(), "another type"));
     CHECK(made.clone().status() == SLIPRING_WRONG_STATE);
     made.share().value();
     CHECK(made.writable_elements<float>().status() == SLIPRING_WRONG_STATE);

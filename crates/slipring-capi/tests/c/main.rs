@@ -266,6 +266,12 @@ fn the_library_exports_what_the_header_declares() {
     let exported: BTreeSet<String> =
         symbols.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect();
     assert_eq!(exported, declared);
+    // Programs that were compiled against this version need each of them: the list may only grow.
+    let listed = fs::read_to_string(folder().join("tests/c/symbols.txt")).unwrap();
+    assert_eq!(
+        exported.iter().map(String::as_str).collect::<Vec<_>>(),
+        listed.lines().collect::<Vec<_>>()
+    );
 }
 
 /// Compiles a program in C++ without a warning.
@@ -331,6 +337,15 @@ fn a_camera_has_viewers_that_come_and_die() {
     }
     camera.kill().unwrap();
     camera.wait().unwrap();
+}
+
+#[test]
+fn the_job_of_a_worker_that_dies_goes_to_another() {
+    let source = folder().join("examples/workers.c");
+    let program = Program::compile(COMPILERS[0], &source, &SANITIZED);
+    let done = finish("workers", start(Command::new(&program.0).args(["4", "500"])));
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(said.ends_with("done: 500 jobs, 1 worker died\n"), "{said}");
 }
 
 /// A folder, removed on drop.
