@@ -96,12 +96,12 @@ impl Metadata {
     /// # let far = std::thread::spawn(move || listener.accept());
     /// # let mut near = context.connect(&address)?;
     /// # let mut link = far.join().unwrap()?;
-    /// # near.submit(b"question")?;
-    /// # drop(near);
+    /// # let asker = std::thread::spawn(move || near.call(b"question").map(drop));
     /// while let Some(request) = link.recv_request()? {
     ///     let _current = request.metadata.server_span("uppercase").attach();
     ///     link.respond(request.id, &request.body.to_ascii_uppercase())?;
     /// }
+    /// # asker.join().unwrap()?;
     /// # Ok::<(), slipring::Error>(())
     /// ```
     pub fn server_span(&self, name: impl Into<Cow<'static, str>>) -> Context {
