@@ -214,7 +214,7 @@ impl Sender {
     }
 
     /// Sends a tensor that is being written, as [`put_tensor`](Self::put_tensor) does one that moves. If it fails, the tensor is
-    /// as it was. Returns `None`, and sends nothing, if the tensor is to be frozen or has no bytes.
+    /// as it was, unless it was published before: then it has no memory any more. Returns `None`, and sends nothing, if the tensor is to be frozen or has no bytes.
     #[doc(hidden)]
     #[inline]
     pub fn put_writable(

@@ -11,8 +11,7 @@ use crate::half::Half;
 use crate::handle::Handle;
 use crate::pointers::Out;
 use crate::status::slipring_status;
-use crate::tensor::{Held, free_sent, slipring_tensor, tensor_of};
-use crate::timeout::Timeout;
+use crate::tensor::{Held, allocation, free_sent, slipring_tensor, tensor_of};
 
 /// The structure of dlpack.h, version 1, which declares it: include that header to look inside.
 pub struct DLManagedTensorVersioned(());
@@ -84,14 +83,10 @@ pub unsafe extern "C" fn slipring_tensor_from_dlpack(
         let mut out = unsafe { Out::new(tensor) }?;
         // SAFETY: the header demands that nobody frees the handle meanwhile.
         let context = unsafe { context_of(context) }?;
-        let mut allocation = context.allocation();
-        match Timeout::new(timeout)? {
-            Timeout::Default => {}
-            time => allocation = allocation.until(time.deadline()),
-        }
-        let mut copy = allocation.dtype(imported.dtype(), *imported.shape())?;
+        let (dtype, shape) = (imported.dtype(), *imported.shape());
+        let mut copy = allocation(context, timeout)?.dtype(dtype, shape)?;
         imported.copy_to(&mut copy);
-        imported.dtype().check(imported.shape(), &copy)?;
+        dtype.check(&shape, &copy)?;
         out.set(Handle::make(Half::new(Held::Writable(copy))?));
         Ok(())
     })

@@ -14,6 +14,7 @@ use slipring::ErrorKind;
 use slipring::seam::Generation;
 
 use crate::failure::{Answer, Failure, end_panics, note};
+use crate::handle::{self, Handle, Kind};
 use crate::status::slipring_status::{self, SLIPRING_BUSY, SLIPRING_OK, SLIPRING_PANIC};
 
 const IDLE: u8 = 0;
@@ -129,6 +130,23 @@ impl<T> Half<T> {
             Failure::Border(SLIPRING_BUSY, text)
         }
     }
+}
+
+/// Frees the handle of a half that no thread is in. A null pointer has none.
+///
+/// # Safety
+///
+/// No other thread frees the handle.
+pub(crate) unsafe fn free_half<T, C>(pointer: *mut C) -> Answer
+where
+    Half<T>: Kind,
+{
+    if !pointer.is_null() {
+        // SAFETY: as the caller vouches.
+        unsafe { Handle::<Half<T>>::of(pointer) }?.check_unused()?;
+    }
+    // SAFETY: as the caller vouches, and no thread is in it.
+    unsafe { handle::free::<Half<T>, _>(pointer) }
 }
 
 impl<T> Drop for Half<T> {

@@ -11,8 +11,8 @@ use slipring::stats::ListenerStats;
 use crate::connection::{Connection, slipring_connection};
 use crate::context::{context_of, slipring_context};
 use crate::failure::{Failure, guard};
-use crate::half::Half;
-use crate::handle::{self, Handle, Kind, Lately};
+use crate::half::{Half, free_half};
+use crate::handle::{Handle, Kind, Lately};
 use crate::pointers::{Out, put_sized, text};
 use crate::status::slipring_status;
 use crate::timeout::Timeout;
@@ -148,12 +148,6 @@ pub unsafe extern "C" fn slipring_listener_get_stats(
 pub unsafe extern "C" fn slipring_listener_free(
     listener: *mut slipring_listener,
 ) -> slipring_status {
-    guard(|| {
-        if !listener.is_null() {
-            // SAFETY: the header demands that nobody else frees the handle.
-            unsafe { Handle::<Half<Listener>>::of(listener) }?.check_unused()?;
-        }
-        // SAFETY: the header demands that no other thread uses the handle.
-        unsafe { handle::free::<Half<Listener>, _>(listener) }
-    })
+    // SAFETY: the header demands that no other thread frees the handle.
+    guard(|| unsafe { free_half::<Listener, _>(listener) })
 }

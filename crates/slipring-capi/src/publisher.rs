@@ -18,8 +18,8 @@ use slipring::broadcast::{
 
 use crate::context::{context_of, slipring_context};
 use crate::failure::{Answer, Failure, guard};
-use crate::half::Half;
-use crate::handle::{self, Handle, Kind, Lately};
+use crate::half::{Half, free_half};
+use crate::handle::{Handle, Kind, Lately};
 use crate::pointers::{Out, bytes, get_sized, put_sized, text};
 use crate::status::slipring_status::{
     self, SLIPRING_INVALID_ARGUMENT, SLIPRING_OK, SLIPRING_WRONG_STATE,
@@ -220,24 +220,32 @@ fn event_of(event: &Event) -> slipring_event {
     }
 }
 
-fn options_from(options: &slipring_publisher_options) -> PublishOptions {
-    let mut made = PublishOptions::new();
-    let mut set = |value: u64, with: &dyn Fn(PublishOptions) -> PublishOptions| {
-        if value != 0 {
-            made = with(made.clone());
-        }
-    };
-    let of = *options;
-    set(of.slots.into(), &|made| made.slots(of.slots));
-    set(of.slot_len.into(), &|made| made.slot_len(of.slot_len));
-    set(of.history.into(), &|made| made.history(of.history));
-    set(of.newest_limit.into(), &|made| made.newest_limit(of.newest_limit));
-    set(of.hold_limit.into(), &|made| made.hold_limit(of.hold_limit));
-    set(of.subscriber_limit.into(), &|made| made.subscriber_limit(of.subscriber_limit as usize));
-    set(of.hold_bytes, &|made| made.hold_bytes(of.hold_bytes));
-    let stall = Duration::from_nanos(of.stall_after.max(0).unsigned_abs());
-    set(of.stall_after.unsigned_abs(), &|made| made.stall_after(stall));
-    set(of.without_every, &|made| made.every(false));
+fn options_from(of: &slipring_publisher_options) -> PublishOptions {
+    let mut made = PublishOptions::new().every(of.without_every == 0);
+    if of.slots != 0 {
+        made = made.slots(of.slots);
+    }
+    if of.slot_len != 0 {
+        made = made.slot_len(of.slot_len);
+    }
+    if of.history != 0 {
+        made = made.history(of.history);
+    }
+    if of.newest_limit != 0 {
+        made = made.newest_limit(of.newest_limit);
+    }
+    if of.hold_limit != 0 {
+        made = made.hold_limit(of.hold_limit);
+    }
+    if of.subscriber_limit != 0 {
+        made = made.subscriber_limit(of.subscriber_limit as usize);
+    }
+    if of.hold_bytes != 0 {
+        made = made.hold_bytes(of.hold_bytes);
+    }
+    if of.stall_after != 0 {
+        made = made.stall_after(Duration::from_nanos(of.stall_after.unsigned_abs()));
+    }
     made
 }
 
@@ -592,12 +600,6 @@ pub unsafe extern "C" fn slipring_publisher_get_stats(
 pub unsafe extern "C" fn slipring_publisher_free(
     publisher: *mut slipring_publisher,
 ) -> slipring_status {
-    guard(|| {
-        if !publisher.is_null() {
-            // SAFETY: nobody else frees the handle.
-            unsafe { Handle::<Half<Publishing>>::of(publisher) }?.check_unused()?;
-        }
-        // SAFETY: the header demands that no other thread uses the handle.
-        unsafe { handle::free::<Half<Publishing>, _>(publisher) }
-    })
+    // SAFETY: the header demands that no other thread frees the handle.
+    guard(|| unsafe { free_half::<Publishing, _>(publisher) })
 }

@@ -101,69 +101,69 @@ impl Receiving {
         keep(self.receiver.peek_deadline(time.deadline())?, &mut self.peeked, out)
     }
 
-    /// Receives a tensor.
+    /// Receives by one of three functions of the receiver: as long as it takes, not at all, or until a deadline.
     #[inline]
-    pub(crate) fn recv_tensor(&mut self, timeout: i64) -> Answer<Tensor> {
+    fn receive_by<T>(
+        &mut self,
+        timeout: i64,
+        wait: impl FnOnce(&mut Receiver) -> slipring::Result<Option<T>>,
+        try_now: impl FnOnce(&mut Receiver) -> Result<Option<T>, TryRecvError>,
+        wait_until: impl FnOnce(&mut Receiver, Instant) -> slipring::Result<Option<T>>,
+    ) -> Answer<T> {
         let timeout = Timeout::new(timeout)?;
         let receiver = self.receiver();
         let received = match timeout {
-            Timeout::Default | Timeout::Forever => receiver.recv_tensor()?,
-            Timeout::None => receiver.try_recv_tensor()?,
-            time => match receiver.try_recv_tensor().map_err(Failure::from) {
-                Err(Failure::WouldBlock) => receiver.recv_tensor_deadline(time.deadline())?,
+            Timeout::Default | Timeout::Forever => wait(receiver)?,
+            Timeout::None => try_now(receiver)?,
+            time => match try_now(receiver).map_err(Failure::from) {
+                Err(Failure::WouldBlock) => wait_until(receiver, time.deadline())?,
                 received => received?,
             },
         };
         received.ok_or(Failure::End)
+    }
+
+    /// Receives a tensor.
+    #[inline]
+    pub(crate) fn recv_tensor(&mut self, timeout: i64) -> Answer<Tensor> {
+        self.receive_by(
+            timeout,
+            Receiver::recv_tensor,
+            Receiver::try_recv_tensor,
+            Receiver::recv_tensor_deadline,
+        )
     }
 
     /// Receives a set of tensors.
     pub(crate) fn recv_tensors(&mut self, timeout: i64) -> Answer<TensorSet> {
-        let timeout = Timeout::new(timeout)?;
-        let receiver = self.receiver();
-        let received = match timeout {
-            Timeout::Default | Timeout::Forever => receiver.recv_tensors()?,
-            Timeout::None => receiver.try_recv_tensors()?,
-            time => match receiver.try_recv_tensors().map_err(Failure::from) {
-                Err(Failure::WouldBlock) => receiver.recv_tensors_deadline(time.deadline())?,
-                received => received?,
-            },
-        };
-        received.ok_or(Failure::End)
+        self.receive_by(
+            timeout,
+            Receiver::recv_tensors,
+            Receiver::try_recv_tensors,
+            Receiver::recv_tensors_deadline,
+        )
     }
 
     /// Receives a request. Returns its number and its bytes.
     pub(crate) fn recv_request(&mut self, timeout: i64) -> Answer<(u64, *const c_void, usize)> {
-        let timeout = Timeout::new(timeout)?;
-        let receiver = self.receiver();
-        let received = match timeout {
-            Timeout::Default | Timeout::Forever => receiver.recv_request()?,
-            Timeout::None => receiver.try_recv_request()?,
-            time => match receiver.try_recv_request().map_err(Failure::from) {
-                Err(Failure::WouldBlock) => receiver.recv_request_deadline(time.deadline())?,
-                received => received?,
-            },
-        };
-        let Request { id, body, .. } = received.ok_or(Failure::End)?;
+        let Request { id, body, .. } = self.receive_by(
+            timeout,
+            Receiver::recv_request,
+            Receiver::try_recv_request,
+            Receiver::recv_request_deadline,
+        )?;
         let (data, len) = self.keep_call(body);
         Ok((halves::number(id), data, len))
     }
 
     /// Receives a request with tensors. Returns its number and its tensors.
     pub(crate) fn recv_tensor_request(&mut self, timeout: i64) -> Answer<(u64, TensorSet)> {
-        let timeout = Timeout::new(timeout)?;
-        let receiver = self.receiver();
-        let received = match timeout {
-            Timeout::Default | Timeout::Forever => receiver.recv_tensor_request()?,
-            Timeout::None => receiver.try_recv_tensor_request()?,
-            time => match receiver.try_recv_tensor_request().map_err(Failure::from) {
-                Err(Failure::WouldBlock) => {
-                    receiver.recv_tensor_request_deadline(time.deadline())?
-                }
-                received => received?,
-            },
-        };
-        let TensorRequest { id, tensors, .. } = received.ok_or(Failure::End)?;
+        let TensorRequest { id, tensors, .. } = self.receive_by(
+            timeout,
+            Receiver::recv_tensor_request,
+            Receiver::try_recv_tensor_request,
+            Receiver::recv_tensor_request_deadline,
+        )?;
         Ok((halves::number(id), tensors))
     }
 

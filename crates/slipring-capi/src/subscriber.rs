@@ -14,8 +14,8 @@ use slipring::message::MessageKind;
 
 use crate::context::{context_of, slipring_context};
 use crate::failure::{Answer, Failure, guard};
-use crate::half::Half;
-use crate::handle::{self, Handle, Kind, Lately};
+use crate::half::{Half, free_half};
+use crate::handle::{Handle, Kind, Lately};
 use crate::messages::slipring_kind::{self, *};
 use crate::pointers::{Out, buffer, put_sized, text};
 use crate::publisher::{SLIPRING_EVERY, SLIPRING_LATEST};
@@ -444,12 +444,6 @@ pub unsafe extern "C" fn slipring_subscriber_rest(
 pub unsafe extern "C" fn slipring_subscriber_free(
     subscriber: *mut slipring_subscriber,
 ) -> slipring_status {
-    guard(|| {
-        if !subscriber.is_null() {
-            // SAFETY: nobody else frees the handle.
-            unsafe { Handle::<Half<Subscribing>>::of(subscriber) }?.check_unused()?;
-        }
-        // SAFETY: the header demands that no other thread uses the handle.
-        unsafe { handle::free::<Half<Subscribing>, _>(subscriber) }
-    })
+    // SAFETY: the header demands that no other thread frees the handle.
+    guard(|| unsafe { free_half::<Subscribing, _>(subscriber) })
 }

@@ -5,12 +5,12 @@
 use std::ffi::c_void;
 
 use slipring::seam::SendPatience;
-use slipring::tensor::Outgoing;
-use slipring::{DType, Sender, Shape, Tensor, TensorMut};
+use slipring::tensor::{Allocation, Outgoing};
+use slipring::{Context, DType, Sender, Shape, Tensor, TensorMut};
 
 use crate::context::{context_of, slipring_context};
 use crate::failure::{Answer, Failure, guard};
-use crate::half::Half;
+use crate::half::{Half, free_half};
 use crate::handle::{self, Handle, Kind, Lately};
 use crate::pointers::{Out, list, put_sized};
 use crate::status::slipring_status::{self, SLIPRING_INVALID_ARGUMENT, SLIPRING_WRONG_STATE};
@@ -143,6 +143,17 @@ impl Held {
         }
     }
 
+    /// Returns the tensor, which is shared.
+    fn readable(&self) -> Answer<&Tensor> {
+        match self {
+            Self::Readable(tensor) => Ok(tensor),
+            Self::Writable(_) => {
+                wrong(SLIPRING_WRONG_STATE, "the tensor is being written: slipring_tensor_share")
+            }
+            Self::Nothing => Err(nothing()),
+        }
+    }
+
     /// Sends the tensor. If that fails, it is as it was, or shared.
     #[inline]
     pub(crate) fn send(&mut self, sender: &mut Sender, patience: SendPatience) -> Answer {
@@ -227,6 +238,14 @@ pub(crate) unsafe fn free_sent(tensor: *mut slipring_tensor) {
     let _ = unsafe { handle::free::<Half<Held>, _>(tensor) };
 }
 
+/// Returns an allocation of the context's pool that waits for memory as long as the caller says.
+pub(crate) fn allocation(context: &Context, timeout: i64) -> Answer<Allocation<'_>> {
+    Ok(match Timeout::new(timeout)? {
+        Timeout::Default => context.allocation(),
+        time => context.allocation().until(time.deadline()),
+    })
+}
+
 /// Returns the data type and the shape that the caller gave.
 ///
 /// # Safety
@@ -304,16 +323,12 @@ unsafe fn make(
         if flags & !(SLIPRING_TENSOR_FROZEN | SLIPRING_TENSOR_ZEROED) != 0 {
             return wrong(SLIPRING_INVALID_ARGUMENT, "flags other than FROZEN and ZEROED");
         }
-        let mut allocation = context.allocation();
+        let mut allocation = allocation(context, timeout)?;
         if flags & SLIPRING_TENSOR_FROZEN != 0 {
             allocation = allocation.frozen();
         }
         if flags & SLIPRING_TENSOR_ZEROED != 0 {
             allocation = allocation.zeroed();
-        }
-        match Timeout::new(timeout)? {
-            Timeout::Default => {}
-            time => allocation = allocation.until(time.deadline()),
         }
         let made = match len {
             Some(len) => allocation.encoded(shape, len)?,
@@ -379,15 +394,10 @@ pub unsafe extern "C" fn slipring_tensor_clone(
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(clone) }?;
         // SAFETY: the header demands that nobody frees the handle meanwhile.
-        let other = unsafe { tensor_of(tensor) }?.enter(|held| match held {
-            Held::Readable(tensor) => tensor.try_clone().ok_or(Failure::Border(
-                SLIPRING_WRONG_STATE,
-                "the memory is a peer's, which one handle gives back: slipring_tensor_copy",
-            )),
-            Held::Writable(_) => {
-                wrong(SLIPRING_WRONG_STATE, "the tensor is being written: slipring_tensor_share")
-            }
-            Held::Nothing => Err(nothing()),
+        let other = unsafe { tensor_of(tensor) }?.enter(|held| {
+            let text = "the memory is a peer's, which one handle gives back: slipring_tensor_copy";
+            let lent = Failure::Border(SLIPRING_WRONG_STATE, text);
+            held.readable()?.try_clone().ok_or(lent)
         })?;
         out.set(Held::handle(other)?);
         Ok(())
@@ -409,13 +419,8 @@ pub unsafe extern "C" fn slipring_tensor_copy(
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(copy) }?;
         // SAFETY: the header demands that nobody frees the handle meanwhile.
-        let other = unsafe { tensor_of(tensor) }?.enter(|held| match held {
-            Held::Readable(tensor) => Ok(tensor.to_private()?),
-            Held::Writable(_) => {
-                wrong(SLIPRING_WRONG_STATE, "the tensor is being written: slipring_tensor_share")
-            }
-            Held::Nothing => Err(nothing()),
-        })?;
+        let other =
+            unsafe { tensor_of(tensor) }?.enter(|held| Ok(held.readable()?.to_private()?))?;
         out.set(Held::handle(other)?);
         Ok(())
     })
@@ -448,14 +453,8 @@ pub unsafe extern "C" fn slipring_tensor_check(tensor: *const slipring_tensor) -
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_tensor_free(tensor: *mut slipring_tensor) -> slipring_status {
-    guard(|| {
-        if !tensor.is_null() {
-            // SAFETY: nobody else frees the handle.
-            unsafe { Handle::<Half<Held>>::of(tensor) }?.check_unused()?;
-        }
-        // SAFETY: the header demands that no other thread uses the handle.
-        unsafe { handle::free::<Half<Held>, _>(tensor) }
-    })
+    // SAFETY: the header demands that no other thread frees the handle.
+    guard(|| unsafe { free_half::<Held, _>(tensor) })
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use slipring::message::Metadata;
 use slipring::{Tensor, TensorSet};
 
 use crate::failure::{Answer, Failure, guard};
-use crate::half::Half;
-use crate::handle::{self, Handle, Kind, Lately};
+use crate::half::{Half, free_half};
+use crate::handle::{Handle, Kind, Lately};
 use crate::pointers::{Out, text};
 use crate::status::slipring_status::{self, SLIPRING_INVALID_ARGUMENT, SLIPRING_WRONG_STATE};
 use crate::tensor::{Held, free_sent, slipring_tensor, tensor_of};
@@ -281,12 +281,6 @@ pub unsafe extern "C" fn slipring_tensors_take(
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_tensors_free(set: *mut slipring_tensors) -> slipring_status {
-    guard(|| {
-        if !set.is_null() {
-            // SAFETY: nobody else frees the handle.
-            unsafe { Handle::<Half<Set>>::of(set) }?.check_unused()?;
-        }
-        // SAFETY: the header demands that no other thread uses the handle.
-        unsafe { handle::free::<Half<Set>, _>(set) }
-    })
+    // SAFETY: the header demands that no other thread frees the handle.
+    guard(|| unsafe { free_half::<Set, _>(set) })
 }
