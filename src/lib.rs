@@ -152,7 +152,7 @@ pub mod seam {
     #[cfg(feature = "traces")]
     pub use crate::channel::remote_context;
     pub use crate::channel::{
-        DetachedReceived, DetachedReservation, ExtensionSlot, LentRange, attach_batch,
+        AtOnce, DetachedReceived, DetachedReservation, ExtensionSlot, LentRange, attach_batch,
     };
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;

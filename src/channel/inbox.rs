@@ -36,6 +36,7 @@ use crate::status::layout::{RECEIVER, WAKES};
 use crate::wake::{Attention, Sleeper, Waker};
 
 mod arming;
+mod at_once;
 mod awaited;
 mod envelope;
 mod loans;
@@ -66,7 +67,7 @@ pub(crate) struct Inbox {
     /// The metadata of the record at the ring's position, if the record has some.
     metadata: Metadata,
     /// The head of the record at the ring's position, if `flow` is `Held`.
-    held: Option<RecordHead>,
+    held: RecordHead,
     /// The longest message of this link, in bytes.
     max_message: u64,
     /// The longest one in the ring, in bytes.
@@ -138,7 +139,7 @@ impl Inbox {
             lent: None,
             id: RequestId(0),
             metadata: Metadata::new(),
-            held: None,
+            held: RecordHead { header: Header::POOLED_MESSAGE, offset: 0, len: 0 },
             max_message: link.terms().max_message,
             plain_max: link.terms().max_message.min(largest_payload(peer.ring)),
             is_long: false,
@@ -219,7 +220,7 @@ impl Inbox {
         self.generation.check()?;
         if self.flow != Flow::Open {
             if self.unhold() {
-                return Ok(self.held);
+                return Ok(Some(self.held));
             }
             if !self.resume(patience) {
                 return self.over(patience);
@@ -242,7 +243,7 @@ impl Inbox {
     pub(crate) fn hold(&mut self, head: RecordHead) {
         // After a fault this half reads nothing more.
         if self.flow == Flow::Open {
-            self.held = Some(head);
+            self.held = head;
             self.flow = Flow::Held;
         }
     }
@@ -509,22 +510,34 @@ impl Inbox {
             self.stats.pooled += 1;
             self.session.return_loan(slot, generation);
         }
-        self.stats.messages += 1;
-        self.stats.bytes += head.len as u64;
+        self.count(head);
         self.discard(head.header);
         Ok(())
+    }
+
+    /// Counts a received message.
+    #[inline(always)]
+    fn count(&mut self, head: &RecordHead) {
+        self.stats.messages += 1;
+        self.stats.bytes += head.len as u64;
     }
 
     /// Releases a record.
     #[inline(always)]
     pub(crate) fn discard(&mut self, header: Header) {
+        self.pass(header);
+        if self.consumer.release(header) {
+            self.published();
+        }
+    }
+
+    /// Notes what passes with a record, and shows it in the status page.
+    #[inline(always)]
+    fn pass(&mut self, header: Header) {
         self.is_long = header.len() > SHORT;
         let HalfStats { messages, bytes, tensors, .. } = self.stats;
         let is_hot = self.data.is_hot();
         self.data.status().pass(messages + tensors, bytes, is_hot);
-        if self.consumer.release(header) {
-            self.published();
-        }
     }
 }
 

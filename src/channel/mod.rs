@@ -53,6 +53,7 @@ pub use message::{MessageKind, Request, RequestId};
 pub use metadata::{Metadata, Value};
 pub(crate) use readiness::Watch;
 pub use sender::Sender;
+pub use sender::at_once::AtOnce;
 pub(crate) use sender::attachments::OutgoingAttachment;
 pub use sender::reservation::{Batch, Reservation};
 pub(crate) use spans::{CallSpan, HandlerSpan};

@@ -45,6 +45,7 @@ impl From<Full> for TrySendError {
 }
 
 mod arming;
+pub(crate) mod at_once;
 pub(crate) mod attachments;
 mod descriptors;
 mod pipelined;
@@ -499,26 +500,39 @@ impl Sender {
     /// Counts a published message and wakes the receiver if it sleeps.
     #[inline(always)]
     fn published(&mut self, bytes: usize) -> Result<()> {
+        self.count(bytes);
+        self.announce()
+    }
+
+    /// Counts a published message.
+    #[inline(always)]
+    fn count(&mut self, bytes: usize) {
         self.stats.messages += 1;
         self.stats.bytes += bytes as u64;
-        self.announce()
     }
 
     /// Wakes the receiver if it sleeps.
     #[inline(always)]
     pub(crate) fn announce(&mut self) -> Result<()> {
+        let state = self.show();
         let link = &*self.link;
-        let state = self.data.load(link.peer());
-        let HalfStats { messages, bytes, tensors, .. } = self.stats;
-        let is_stored = self.room.status().pass(messages + tensors, bytes, state == HOT);
-        if cfg!(feature = "metrics") && is_stored {
-            self.room.status().store(WRITTEN, self.producer.written());
-        }
         match self.data.judge(state, link.own()) {
             Ok(None) => Ok(()),
             Ok(Some(attention)) => self.attend(attention),
             Err(fault) => Err(link.fail(fault)),
         }
+    }
+
+    /// Loads the receiver's state, and shows the counts in the status page. Returns the state.
+    #[inline(always)]
+    fn show(&mut self) -> u64 {
+        let state = self.data.load(self.link.peer());
+        let HalfStats { messages, bytes, tensors, .. } = self.stats;
+        let is_stored = self.room.status().pass(messages + tensors, bytes, state == HOT);
+        if cfg!(feature = "metrics") && is_stored {
+            self.room.status().store(WRITTEN, self.producer.written());
+        }
+        state
     }
 
     /// Stores the counts in the status page.

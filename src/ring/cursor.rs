@@ -306,6 +306,17 @@ impl ConsumerCursor {
         if waiting >= self.capacity / 8 { self.publish() } else { None }
     }
 
+    /// Releases the record at the position, unless a position is due to be published then. Returns whether it did.
+    #[inline(always)]
+    pub(crate) fn release_quietly(&mut self, header: Header) -> bool {
+        let mut after = self.clone();
+        let is_quiet = after.release(header).is_none();
+        if is_quiet {
+            *self = after;
+        }
+        is_quiet
+    }
+
     /// Returns the position to publish, if the writer does not know it.
     #[inline(always)]
     pub(crate) fn publish(&mut self) -> Option<u64> {

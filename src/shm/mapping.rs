@@ -169,9 +169,16 @@ impl View {
 
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
-        assert!(offset <= self.extent && len <= self.extent - offset, "inside of the mapping");
+        self.find(offset, len).expect("inside of the mapping")
+    }
+
+    #[inline(always)]
+    fn find(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        if offset > self.extent || len > self.extent - offset {
+            return None;
+        }
         // SAFETY: just checked to lie inside of the mapping.
-        unsafe { self.base.add(offset) }
+        Some(unsafe { self.base.add(offset) })
     }
 
     #[inline(always)]
@@ -442,26 +449,41 @@ impl Area {
     /// Returns the bytes at `offset` for writing.
     #[inline(always)]
     pub(crate) fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        assert!(offset <= self.len && len <= self.len - offset, "inside of the area");
-        // SAFETY: `offset` was just checked to lie inside of the area.
-        let start = unsafe { self.base.add(offset) };
+        let start = self.find(offset, len).expect("inside of the area");
         // SAFETY: inside of the mapping, which `self.span` keeps; `&mut self` of the only area over
         // these bytes excludes other references; every bit pattern is a `u8`. The peer can read
         // them at any moment, which is its own matter: it gets no more than torn bytes.
         unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 
-    /// Copies bytes to `offset`, a multiple of 8. A short copy goes word by word: wider loads of bytes that
-    /// the caller has just written with narrow stores would stall. It may clear up to 7 bytes after the end.
+    /// Returns the address of the bytes at `offset`, if they lie inside of the area.
+    #[inline(always)]
+    pub(crate) fn find(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        if offset > self.len || len > self.len - offset {
+            return None;
+        }
+        // SAFETY: just checked to lie inside of the area.
+        Some(unsafe { self.base.add(offset) })
+    }
+
+    /// Copies bytes to `offset`, a multiple of 8. It may clear up to 7 bytes after the end.
     #[inline(always)]
     pub(crate) fn put(&mut self, offset: usize, from: &[u8]) {
+        if !self.put_short(offset, from) {
+            self.bytes_mut(offset, from.len()).copy_from_slice(from);
+        }
+    }
+
+    /// As [`put`](Self::put), for up to 64 bytes, word by word: wider loads of bytes that the caller has just written with
+    /// narrow stores would stall. Returns `false` if there are more, or if they do not fit.
+    #[inline(always)]
+    pub(crate) fn put_short(&mut self, offset: usize, from: &[u8]) -> bool {
         const SHORT: usize = 64;
         let padded = from.len().next_multiple_of(8);
-        if from.len() > SHORT || padded > self.len || offset > self.len - padded {
-            self.bytes_mut(offset, from.len()).copy_from_slice(from);
-            return;
+        let fits = padded <= self.len && offset <= self.len - padded;
+        if from.len() > SHORT || !fits || !offset.is_multiple_of(8) {
+            return false;
         }
-        assert!(offset.is_multiple_of(8), "words are aligned");
         let (words, tail) = from.as_chunks::<8>();
         let mut at = offset;
         for word in words {
@@ -475,6 +497,7 @@ impl Area {
             }
             self.put_word(at, u64::from_ne_bytes(last));
         }
+        true
     }
 
     /// Writes words to `offset`, a multiple of 8.
@@ -572,9 +595,15 @@ impl PeerMapping {
     /// Returns the bytes at `offset`, which the peer can change at any moment.
     #[inline(always)]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
-        let start = self.view.at(offset, len);
+        self.find(offset, len).expect("inside of the mapping")
+    }
+
+    /// As [`bytes`](Self::bytes). `None`: they do not lie inside of the mapping.
+    #[inline(always)]
+    pub(crate) fn find(&self, offset: usize, len: usize) -> Option<Bytes<'_>> {
+        let start = self.view.find(offset, len)?;
         // SAFETY: inside of a mapping that lives as long as `self` and cannot shrink.
-        unsafe { Bytes::new(start, len) }
+        Some(unsafe { Bytes::new(start, len) })
     }
 }
 

@@ -70,10 +70,16 @@ impl Waker {
         own: &impl OwnWords,
     ) -> Result<Option<Attention>, Fault> {
         match state {
-            state if state == self.attended => Ok(None),
+            state if self.is_attended(state) => Ok(None),
             state::HOT => Ok(None),
             state => self.attend(state, own),
         }
+    }
+
+    /// Returns whether the waker has attended to this state.
+    #[inline(always)]
+    pub(crate) fn is_attended(&self, state: u64) -> bool {
+        state == self.attended
     }
 
     /// Checks for an eager sleeper, after the caller wrote a part of a long message. Returns whether the waker rang for

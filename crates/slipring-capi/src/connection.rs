@@ -127,6 +127,32 @@ impl Connection {
         })
     }
 
+    /// Returns the sending half of a connection, for work that is [done at once](Half::at_once).
+    ///
+    /// # Safety
+    ///
+    /// No other thread frees the handle or uses its sending half during `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn sending_at_once<'a>(
+        connection: *mut slipring_connection,
+    ) -> Option<&'a mut Sending> {
+        // SAFETY: as the caller vouches.
+        unsafe { Handle::<Self>::of(connection) }.ok()?.sending.0.at_once()
+    }
+
+    /// Returns the receiving half of a connection, for work that is [done at once](Half::at_once).
+    ///
+    /// # Safety
+    ///
+    /// No other thread frees the handle or uses its receiving half during `'a`.
+    #[inline(always)]
+    pub(crate) unsafe fn receiving_at_once<'a>(
+        connection: *mut slipring_connection,
+    ) -> Option<&'a mut Receiving> {
+        // SAFETY: as the caller vouches.
+        unsafe { Handle::<Self>::of(connection) }.ok()?.receiving.0.at_once()
+    }
+
     /// Calls `act` with the sending half of a connection.
     ///
     /// # Safety

@@ -42,6 +42,18 @@ impl<T> Half<T> {
         })
     }
 
+    /// Returns the value of an idle half, for work that is done at once: it calls nothing, cannot panic, and takes too little time
+    /// to mark the half as busy.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "the state says that nobody else has it")]
+    pub(crate) fn at_once(&self) -> Option<&mut T> {
+        if self.state.load(Ordering::Acquire) != IDLE {
+            return None;
+        }
+        // SAFETY: no other thread is in here: the header demands that one thread uses a half at a time.
+        Some(unsafe { &mut *self.value.get() })
+    }
+
     /// Calls `act` with the value. Returns its status, and keeps the text of an error.
     #[inline(always)]
     pub(crate) fn run(&self, act: impl FnOnce(&mut T) -> Answer) -> slipring_status {

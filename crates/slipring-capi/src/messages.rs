@@ -4,11 +4,14 @@
 
 use std::ffi::c_void;
 
+use slipring::seam::AtOnce;
+
 use crate::connection::{Connection, slipring_connection};
 use crate::pointers::{Out, buffer, bytes};
 use crate::receiving::Receiving;
 use crate::sending::Sending;
 use crate::status::slipring_status::{self, SLIPRING_BUFFER_TOO_SHORT, SLIPRING_OK};
+use crate::timeout::is_known;
 
 /// The kind of a received message.
 #[repr(C)]
@@ -58,6 +61,35 @@ pub unsafe extern "C" fn slipring_send(
     len: usize,
     timeout: i64,
 ) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    if let Some(sending) = unsafe { Connection::sending_at_once(connection) }
+        && is_known(timeout)
+        // SAFETY: the header demands that the bytes are readable and stay as they are.
+        && let Ok(message) = unsafe { bytes(message, len) }
+    {
+        match sending.send_at_once(message) {
+            AtOnce::No => {}
+            AtOnce::Done => return SLIPRING_OK,
+            // SAFETY: as above.
+            AtOnce::Due => return unsafe { announce(connection) },
+        }
+    }
+    // SAFETY: as that function demands.
+    unsafe { send(connection, message, len, timeout) }
+}
+
+/// As [`slipring_send`].
+///
+/// # Safety
+///
+/// As [`slipring_send`].
+#[inline(never)]
+unsafe extern "C" fn send(
+    connection: *mut slipring_connection,
+    message: *const c_void,
+    len: usize,
+    timeout: i64,
+) -> slipring_status {
     let act = move |sending: &mut Sending| {
         // SAFETY: the header demands that the bytes are readable and stay as they are.
         let message = unsafe { bytes(message, len) }?;
@@ -81,6 +113,35 @@ pub unsafe extern "C" fn slipring_send(
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_recv(
+    connection: *mut slipring_connection,
+    buffer: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+    timeout: i64,
+) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
+        && is_known(timeout)
+        // SAFETY: the header demands a place for the answer.
+        && let Ok(mut out) = unsafe { Out::new(len) }
+        // SAFETY: the header demands that the bytes may be written.
+        && let Ok(room) = unsafe { self::buffer(buffer, capacity) }
+        && let Some(received) = receiving.recv_at_once(room)
+    {
+        out.set(received);
+        return SLIPRING_OK;
+    }
+    // SAFETY: as that function demands.
+    unsafe { recv(connection, buffer, capacity, len, timeout) }
+}
+
+/// As [`slipring_recv`].
+///
+/// # Safety
+///
+/// As [`slipring_recv`].
+#[inline(never)]
+unsafe extern "C" fn recv(
     connection: *mut slipring_connection,
     buffer: *mut c_void,
     capacity: usize,
@@ -119,6 +180,32 @@ pub unsafe extern "C" fn slipring_reserve(
     timeout: i64,
     data: *mut *mut c_void,
 ) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    if let Some(sending) = unsafe { Connection::sending_at_once(connection) }
+        && is_known(timeout)
+        // SAFETY: the header demands a place for the answer.
+        && let Ok(mut out) = unsafe { Out::new(data) }
+        && let Some(room) = sending.reserve_at_once(len)
+    {
+        out.set(room.as_ptr().cast());
+        return SLIPRING_OK;
+    }
+    // SAFETY: as that function demands.
+    unsafe { reserve(connection, len, timeout, data) }
+}
+
+/// As [`slipring_reserve`].
+///
+/// # Safety
+///
+/// As [`slipring_reserve`].
+#[inline(never)]
+unsafe extern "C" fn reserve(
+    connection: *mut slipring_connection,
+    len: usize,
+    timeout: i64,
+    data: *mut *mut c_void,
+) -> slipring_status {
     let act = move |sending: &mut Sending| {
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(data) }?;
@@ -139,7 +226,38 @@ pub unsafe extern "C" fn slipring_reserve(
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_publish(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    if let Some(sending) = unsafe { Connection::sending_at_once(connection) } {
+        match sending.publish_at_once() {
+            AtOnce::No => {}
+            AtOnce::Done => return SLIPRING_OK,
+            // SAFETY: as above.
+            AtOnce::Due => return unsafe { announce(connection) },
+        }
+    }
+    // SAFETY: as that function demands.
+    unsafe { publish(connection) }
+}
+
+/// As [`slipring_publish`].
+///
+/// # Safety
+///
+/// As [`slipring_publish`].
+#[inline(never)]
+unsafe extern "C" fn publish(connection: *mut slipring_connection) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     unsafe { Connection::sending(connection, Sending::publish) }
+}
+
+/// Wakes the receiver of a message that was published at once.
+///
+/// # Safety
+///
+/// No other thread frees the handle or uses its sending half meanwhile.
+#[cold]
+unsafe extern "C" fn announce(connection: *mut slipring_connection) -> slipring_status {
+    // SAFETY: as the caller vouches.
+    unsafe { Connection::sending(connection, Sending::announce) }
 }
 
 /// Publishes the first `len` bytes of the reserved message.
@@ -185,6 +303,31 @@ pub unsafe extern "C" fn slipring_peek(
     timeout: i64,
     message: *mut slipring_message,
 ) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
+        && is_known(timeout)
+        // SAFETY: the header demands a place for the answer.
+        && let Ok(mut out) = unsafe { Out::new(message) }
+        && let Some(peeked) = receiving.peek_at_once()
+    {
+        out.set(peeked);
+        return SLIPRING_OK;
+    }
+    // SAFETY: as that function demands.
+    unsafe { peek(connection, timeout, message) }
+}
+
+/// As [`slipring_peek`].
+///
+/// # Safety
+///
+/// As [`slipring_peek`].
+#[inline(never)]
+unsafe extern "C" fn peek(
+    connection: *mut slipring_connection,
+    timeout: i64,
+    message: *mut slipring_message,
+) -> slipring_status {
     let act = move |receiving: &mut Receiving| {
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(message) }?;
@@ -203,6 +346,23 @@ pub unsafe extern "C" fn slipring_peek(
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_release(connection: *mut slipring_connection) -> slipring_status {
+    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+    if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
+        && receiving.release_at_once()
+    {
+        return SLIPRING_OK;
+    }
+    // SAFETY: as that function demands.
+    unsafe { release(connection) }
+}
+
+/// As [`slipring_release`].
+///
+/// # Safety
+///
+/// As [`slipring_release`].
+#[inline(never)]
+unsafe extern "C" fn release(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     unsafe { Connection::receiving(connection, Receiving::release) }
 }

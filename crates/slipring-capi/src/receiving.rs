@@ -20,10 +20,18 @@ use crate::timeout::Timeout;
 /// The receiving half of a connection.
 pub(crate) struct Receiving {
     receiver: Receiver,
-    peeked: Option<DetachedReceived>,
+    peeked: Peeked,
     /// The bytes of the last call that C got.
     call: Vec<u8>,
     generation: Generation,
+}
+
+/// The message that is peeked at.
+enum Peeked {
+    Nothing,
+    /// One that was there at once.
+    AtOnce,
+    Message(DetachedReceived),
 }
 
 /// Returns the length of a message that did not fit.
@@ -35,15 +43,47 @@ fn needed(failure: &Failure) -> Option<usize> {
 
 impl Receiving {
     pub(crate) fn new(receiver: Receiver, generation: Generation) -> Self {
-        Self { receiver, peeked: None, call: Vec::new(), generation }
+        Self { receiver, peeked: Peeked::Nothing, call: Vec::new(), generation }
     }
 
     /// Returns the receiver. It ends a peek.
     #[inline(always)]
     pub(crate) fn receiver(&mut self) -> &mut Receiver {
         // The message stays the next one.
-        self.peeked = None;
+        self.peeked = Peeked::Nothing;
         &mut self.receiver
+    }
+
+    /// Receives into a buffer, if that is done at once. Returns the length of the message.
+    #[inline(always)]
+    pub(crate) fn recv_at_once(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        match self.peeked {
+            Peeked::Nothing => self.receiver.receive_at_once(buffer),
+            _ => None,
+        }
+    }
+
+    /// Returns the next message in place, if it is a plain one and there at once.
+    #[inline(always)]
+    pub(crate) fn peek_at_once(&mut self) -> Option<slipring_message> {
+        let Peeked::Nothing = self.peeked else { return None };
+        let bytes = self.receiver.peek_at_once()?;
+        self.peeked = Peeked::AtOnce;
+        Some(slipring_message {
+            data: bytes.as_ptr().cast(),
+            len: bytes.len(),
+            kind: slipring_kind::SLIPRING_KIND_MESSAGE,
+        })
+    }
+
+    /// Returns the memory of the peeked message to the peer, if that is done at once. Returns whether it is done.
+    #[inline(always)]
+    pub(crate) fn release_at_once(&mut self) -> bool {
+        let is_released = matches!(self.peeked, Peeked::AtOnce) && self.receiver.release_at_once();
+        if is_released {
+            self.peeked = Peeked::Nothing;
+        }
+        is_released
     }
 
     /// Receives into a buffer. Writes the length of the message, also of one that does not fit.
@@ -82,7 +122,7 @@ impl Receiving {
     #[inline(always)]
     pub(crate) fn peek(&mut self, timeout: i64, out: &mut Out<slipring_message>) -> Answer {
         let timeout = Timeout::new(timeout)?;
-        self.peeked = None;
+        self.peeked = Peeked::Nothing;
         let Self { receiver, peeked, .. } = self;
         // Each arm keeps its message by itself, as those of a reservation do.
         match timeout {
@@ -212,12 +252,15 @@ impl Receiving {
     #[inline(always)]
     pub(crate) fn release(&mut self) -> Answer {
         self.check_process()?;
-        let Some(peeked) = &self.peeked else {
-            let text = "no message is peeked at: slipring_peek first";
-            return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
+        let released = match &self.peeked {
+            Peeked::AtOnce => self.receiver.release_it(),
+            Peeked::Message(message) => message.release(&mut self.receiver),
+            Peeked::Nothing => {
+                let text = "no message is peeked at: slipring_peek first";
+                return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
+            }
         };
-        let released = peeked.release(&mut self.receiver);
-        self.peeked = None;
+        self.peeked = Peeked::Nothing;
         Ok(released?)
     }
 
@@ -238,7 +281,7 @@ impl Receiving {
 
     /// Returns the receiver, while no message is peeked at.
     pub(crate) fn idle(&self) -> Answer<&Receiver> {
-        if self.peeked.is_some() {
+        if !matches!(self.peeked, Peeked::Nothing) {
             let text = "a message is peeked at: release it first";
             return Err(Failure::Border(SLIPRING_WRONG_STATE, text));
         }
@@ -255,7 +298,7 @@ impl Receiving {
 #[inline(always)]
 fn keep(
     received: Option<Received<'_>>,
-    peeked: &mut Option<DetachedReceived>,
+    peeked: &mut Peeked,
     out: &mut Out<slipring_message>,
 ) -> Answer {
     let Some(received) = received else { return Err(Failure::End) };
@@ -265,7 +308,7 @@ fn keep(
         len: bytes.len(),
         kind: kind_of(received.kind()),
     });
-    *peeked = Some(DetachedReceived::of(received));
+    *peeked = Peeked::Message(DetachedReceived::of(received));
     Ok(())
 }
 

@@ -3,9 +3,10 @@
 //! 1. At most one reservation or batch is open. While it is, the half sends nothing else.
 //! 2. In a forked child what is open is left as it is: its memory is not there.
 
+use std::ptr::NonNull;
 use std::time::Instant;
 
-use slipring::seam::{DetachedReservation, Generation, SendPatience, attach_batch, halves};
+use slipring::seam::{AtOnce, DetachedReservation, Generation, SendPatience, attach_batch, halves};
 use slipring::{ErrorKind, Reservation, Sender};
 
 use crate::failure::{Answer, Failure};
@@ -24,6 +25,8 @@ pub(crate) struct Sending {
 
 enum Open {
     Nothing,
+    /// A message of so many bytes, for which there was room at once.
+    AtOnce(u32),
     Message(DetachedReservation),
     Batch,
 }
@@ -56,6 +59,40 @@ impl Sending {
             _ => "a message is reserved: publish or discard it first",
         };
         Failure::Border(SLIPRING_WRONG_STATE, text)
+    }
+
+    /// Sends a message, if that is done at once.
+    #[inline(always)]
+    pub(crate) fn send_at_once(&mut self, message: &[u8]) -> AtOnce {
+        match self.open {
+            Open::Nothing => self.sender.send_at_once(message),
+            _ => AtOnce::No,
+        }
+    }
+
+    /// Returns the room of a message of `len` bytes, if there is one at once.
+    #[inline(always)]
+    pub(crate) fn reserve_at_once(&mut self, len: usize) -> Option<NonNull<u8>> {
+        let Open::Nothing = self.open else { return None };
+        let room = self.sender.reserve_at_once(len)?;
+        self.open = Open::AtOnce(len as u32);
+        Some(room)
+    }
+
+    /// Publishes the reserved message, if that is done at once.
+    #[inline(always)]
+    pub(crate) fn publish_at_once(&mut self) -> AtOnce {
+        let Open::AtOnce(len) = self.open else { return AtOnce::No };
+        let published = self.sender.publish_at_once(len as usize);
+        if published != AtOnce::No {
+            self.open = Open::Nothing;
+        }
+        published
+    }
+
+    /// Wakes the receiver of a message that was published at once.
+    pub(crate) fn announce(&mut self) -> Answer {
+        Ok(self.sender.announce_it()?)
     }
 
     #[inline(always)]
@@ -196,6 +233,8 @@ impl Sending {
     pub(crate) fn publish(&mut self) -> Answer {
         self.check_process()?;
         let published = match &self.open {
+            // The same room once more.
+            Open::AtOnce(len) => self.sender.reserve(*len as usize).and_then(Reservation::publish),
             Open::Message(message) => message.attach(&mut self.sender).publish(),
             Open::Batch => attach_batch(&mut self.sender).publish(),
             Open::Nothing => return wrong_state("nothing is reserved, and no batch is open"),
@@ -207,15 +246,21 @@ impl Sending {
     /// Publishes the first `len` bytes of the reserved message.
     pub(crate) fn publish_first(&mut self, len: usize) -> Answer {
         self.check_process()?;
-        let Open::Message(message) = &self.open else {
-            return wrong_state("no message is reserved");
+        let reserved = match &self.open {
+            Open::AtOnce(len) => *len as usize,
+            Open::Message(message) => message.len(),
+            _ => return wrong_state("no message is reserved"),
         };
-        if len > message.len() {
+        if len > reserved {
             let text = "the length is more than was reserved";
             return Err(Failure::Border(SLIPRING_INVALID_ARGUMENT, text));
         }
-        let mut message = message.attach(&mut self.sender);
-        self.open = Open::Nothing;
+        let message = match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Message(message) => Ok(message.attach(&mut self.sender)),
+            // The same room once more.
+            _ => self.sender.reserve(reserved),
+        };
+        let mut message = message?;
         message.truncate(len);
         Ok(message.publish()?)
     }

@@ -24,6 +24,12 @@ pub(crate) enum Timeout {
     For(Duration),
 }
 
+/// Returns whether [`Timeout::new`] knows this time.
+#[inline(always)]
+pub(crate) fn is_known(nanoseconds: i64) -> bool {
+    nanoseconds >= SLIPRING_DEFAULT
+}
+
 impl Timeout {
     #[inline(always)]
     pub(crate) fn new(nanoseconds: i64) -> Answer<Self> {
