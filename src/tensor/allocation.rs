@@ -176,6 +176,7 @@ impl Allocation<'_> {
     /// # Errors
     ///
     /// As [`typed`](Self::typed), and [`TensorFault::BytesLen`]: elements of BYTES have no fixed length.
+    #[inline]
     pub fn dtype(self, dtype: DType, shape: impl Into<Shape>) -> Result<TensorMut<u8>> {
         let shape = shape.into();
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
@@ -193,6 +194,7 @@ impl Allocation<'_> {
         self.make(DType::Bytes, shape, len)
     }
 
+    #[inline]
     fn make<T: Element>(self, dtype: DType, shape: Shape, len: usize) -> Result<TensorMut<T>> {
         let mut memory = if len == 0 { Writable::Nothing } else { self.memory(len)? };
         // The old bytes of a pool's block need not be valid `bool`s.
@@ -209,7 +211,7 @@ impl Allocation<'_> {
         loop {
             let spent = if self.frozen {
                 match pool.draft(len)? {
-                    Ok(draft) => return Ok(Writable::Draft(draft)),
+                    Ok(draft) => return Ok(Writable::Draft(Box::new(draft))),
                     Err(spent) => spent,
                 }
             } else {

@@ -39,7 +39,8 @@ pub struct TensorMut<T: Element = u8> {
 /// The memory of a tensor that is being written.
 pub(super) enum Writable {
     Block(Block),
-    Draft(FrozenDraft),
+    /// Boxed: it is rare, and long.
+    Draft(Box<FrozenDraft>),
     /// The tensor has no bytes.
     Nothing,
 }

@@ -123,7 +123,7 @@ impl Link for Side {
     fn take(&mut self) {
         let mut tensor = null_mut();
         // SAFETY: there is a place for the answer.
-        assert_eq!(unsafe { (self.c.recv_tensor)(self.handle, NONBLOCK, &mut tensor) }, 0);
+        assert_eq!(unsafe { (self.c.recv_tensor)(self.handle, FOREVER, &mut tensor) }, 0);
         // SAFETY: it was received.
         assert_eq!(unsafe { (self.c.free)(tensor) }, 0);
     }
@@ -176,7 +176,7 @@ impl Link for InRust {
     }
 
     fn take(&mut self) {
-        drop(self.0.receiver().try_recv_tensor().unwrap().unwrap());
+        drop(self.0.receiver().recv_tensor().unwrap().unwrap());
     }
 
     fn send(&mut self, message: &[u8; 8]) {
@@ -247,6 +247,27 @@ fn tensors([near, far]: &mut [impl Link; 2]) -> f64 {
     })
 }
 
+/// A new tensor goes to the other thread, and one comes back.
+fn hand_overs([near, far]: &mut [impl Link; 2]) -> f64 {
+    const TRIPS: u64 = 10_000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(1);
+            (0..TRIPS + 1).for_each(|_| {
+                far.take();
+                far.hand();
+            });
+        });
+        pin(0);
+        let mut trip = || {
+            near.hand();
+            near.take();
+        };
+        trip();
+        time(TRIPS, |_| trip())
+    })
+}
+
 fn streams([near, far]: &mut [impl Link; 2]) -> f64 {
     const MESSAGES: u64 = 400_000;
     std::thread::scope(|scope| {
@@ -308,6 +329,11 @@ fn main() {
         "64 B in place: peek, release",
         || in_place(&mut of_c, true),
         || in_place(&mut of_rust, true),
+    );
+    row(
+        "a tensor: there, and one back, two threads",
+        || hand_overs(&mut of_c),
+        || hand_overs(&mut of_rust),
     );
     row("64 B in place, from thread to thread", || streams(&mut of_c), || streams(&mut of_rust));
 }

@@ -25,11 +25,11 @@
  * tensor: it does not have that memory. It makes a context of its own.
  *
  * Misuse. A status tells of a null pointer where one is not allowed, a handle that is of another kind, a handle that
- * was freed (of each kind, the last 64), a handle of the parent, a call that does not fit what is open, and a second
- * thread in a half, unless both enter within the same nanoseconds. No status tells of a pointer that never was a
- * handle, a handle freed before the last 64, one freed while another thread uses it, bytes that are used after their
- * release, a buffer shorter than its length, and memory of the message that changes while it is sent: all of these
- * are undefined behaviour, as everywhere in C.
+ * was freed (of each kind, the last 64 of each thread that runs), a handle of the parent, a call that does not fit
+ * what is open, and a second thread in a half while another waits there. No status tells of a pointer that never was
+ * a handle, a handle freed before those 64, one freed while another thread uses it, two threads that send or receive
+ * short messages through one half at once, bytes that are used after their release, a buffer shorter than its length,
+ * and memory of the message that changes while it is sent: all of these are undefined behaviour, as everywhere in C.
  */
 
 #ifndef SLIPRING_H

@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread::LocalKey;
 
 use slipring::seam::Generation;
 use slipring::stats::{HalfStats, Stats};
@@ -90,13 +91,15 @@ pub(crate) struct Connection {
     _pidfd: Option<OwnedFd>,
 }
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Connection> = const { Lately::new() };
+}
 
 impl Kind for Connection {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0004;
     const WRONG: &'static str = "the handle is no slipring_connection";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -137,7 +140,7 @@ impl Connection {
         connection: *mut slipring_connection,
     ) -> Option<&'a mut Sending> {
         // SAFETY: as the caller vouches.
-        unsafe { Handle::<Self>::of(connection) }.ok()?.sending.0.at_once()
+        unsafe { Handle::<Self>::find(connection) }?.sending.0.at_once()
     }
 
     /// Returns the receiving half of a connection, for work that is [done at once](Half::at_once).
@@ -150,7 +153,7 @@ impl Connection {
         connection: *mut slipring_connection,
     ) -> Option<&'a mut Receiving> {
         // SAFETY: as the caller vouches.
-        unsafe { Handle::<Self>::of(connection) }.ok()?.receiving.0.at_once()
+        unsafe { Handle::<Self>::find(connection) }?.receiving.0.at_once()
     }
 
     /// Calls `act` with the sending half of a connection.

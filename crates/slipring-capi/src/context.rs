@@ -4,6 +4,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::thread::LocalKey;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use slipring::{Context, ErrorKind};
@@ -20,13 +21,15 @@ use crate::timeout::Timeout;
 /// one. Any number of threads may use it at a time.
 pub struct slipring_context(());
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Context> = const { Lately::new() };
+}
 
 impl Kind for Context {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0002;
     const WRONG: &'static str = "the handle is no slipring_context";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -68,7 +71,7 @@ pub unsafe extern "C" fn slipring_context_new(
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_context_free(context: *mut slipring_context) -> slipring_status {
     // SAFETY: the header demands that no other thread uses the handle.
-    guard(|| unsafe { handle::free::<Context, _>(context) })
+    unsafe { handle::free::<Context, _>(context) }
 }
 
 /// Returns unused memory of the context's pool to the system.

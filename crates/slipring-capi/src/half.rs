@@ -99,6 +99,7 @@ impl<T> Half<T> {
     }
 
     /// Checks that no thread is in here. Also a broken half is free, and in a forked child each of the parent's.
+    #[inline(always)]
     pub(crate) fn check_unused(&self) -> Answer {
         match self.state.load(Ordering::Acquire) {
             BUSY if self.generation.is_current() => Err(self.refusal(BUSY)),
@@ -149,13 +150,16 @@ impl<T> Half<T> {
 /// # Safety
 ///
 /// No other thread frees the handle.
-pub(crate) unsafe fn free_half<T, C>(pointer: *mut C) -> Answer
+pub(crate) unsafe fn free_half<T, C>(pointer: *mut C) -> slipring_status
 where
     Half<T>: Kind,
 {
     if !pointer.is_null() {
         // SAFETY: as the caller vouches.
-        unsafe { Handle::<Half<T>>::of(pointer) }?.check_unused()?;
+        let half = unsafe { Handle::<Half<T>>::of(pointer) };
+        if let Err(failure) = half.and_then(Half::check_unused) {
+            return note(failure);
+        }
     }
     // SAFETY: as the caller vouches, and no thread is in it.
     unsafe { handle::free::<Half<T>, _>(pointer) }

@@ -4,6 +4,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
+use std::thread::LocalKey;
 
 use slipring::Listener;
 use slipring::stats::ListenerStats;
@@ -32,13 +33,15 @@ pub struct slipring_listener_stats {
     pub silent: u64,
 }
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Half<Listener>> = const { Lately::new() };
+}
 
 impl Kind for Half<Listener> {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0003;
     const WRONG: &'static str = "the handle is no slipring_listener";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -149,5 +152,5 @@ pub unsafe extern "C" fn slipring_listener_free(
     listener: *mut slipring_listener,
 ) -> slipring_status {
     // SAFETY: the header demands that no other thread frees the handle.
-    guard(|| unsafe { free_half::<Listener, _>(listener) })
+    unsafe { free_half::<Listener, _>(listener) }
 }

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use slipring::seam::AtOnce;
 
 use crate::connection::{Connection, slipring_connection};
-use crate::pointers::{Out, buffer, bytes};
+use crate::pointers::{Out, buffer, bytes, find_buffer, find_bytes};
 use crate::receiving::Receiving;
 use crate::sending::Sending;
 use crate::status::slipring_status::{self, SLIPRING_BUFFER_TOO_SHORT, SLIPRING_OK};
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn slipring_send(
     if let Some(sending) = unsafe { Connection::sending_at_once(connection) }
         && is_known(timeout)
         // SAFETY: the header demands that the bytes are readable and stay as they are.
-        && let Ok(message) = unsafe { bytes(message, len) }
+        && let Some(message) = unsafe { find_bytes(message, len) }
     {
         match sending.send_at_once(message) {
             AtOnce::No => {}
@@ -123,9 +123,9 @@ pub unsafe extern "C" fn slipring_recv(
     if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
         && is_known(timeout)
         // SAFETY: the header demands a place for the answer.
-        && let Ok(mut out) = unsafe { Out::new(len) }
+        && let Some(mut out) = unsafe { Out::find(len) }
         // SAFETY: the header demands that the bytes may be written.
-        && let Ok(room) = unsafe { self::buffer(buffer, capacity) }
+        && let Some(room) = unsafe { find_buffer(buffer, capacity) }
         && let Some(received) = receiving.recv_at_once(room)
     {
         out.set(received);
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn slipring_reserve(
     if let Some(sending) = unsafe { Connection::sending_at_once(connection) }
         && is_known(timeout)
         // SAFETY: the header demands a place for the answer.
-        && let Ok(mut out) = unsafe { Out::new(data) }
+        && let Some(mut out) = unsafe { Out::find(data) }
         && let Some(room) = sending.reserve_at_once(len)
     {
         out.set(room.as_ptr().cast());
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn slipring_peek(
     if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
         && is_known(timeout)
         // SAFETY: the header demands a place for the answer.
-        && let Ok(mut out) = unsafe { Out::new(message) }
+        && let Some(mut out) = unsafe { Out::find(message) }
         && let Some(peeked) = receiving.peek_at_once()
     {
         out.set(peeked);

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::thread::LocalKey;
 use std::time::Duration;
 
 use slipring::Options;
@@ -75,13 +76,15 @@ pub enum slipring_peer_policy {
     SLIPRING_PEERS_OF_ANYONE = 1,
 }
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Half<Options>> = const { Lately::new() };
+}
 
 impl Kind for Half<Options> {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0001;
     const WRONG: &'static str = "the handle is no slipring_options";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -239,5 +242,5 @@ pub unsafe extern "C" fn slipring_options_set_loan_limit(
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_options_free(options: *mut slipring_options) -> slipring_status {
     // SAFETY: the header demands that no other thread uses the handle.
-    guard(|| unsafe { handle::free::<Half<Options>, _>(options) })
+    unsafe { handle::free::<Half<Options>, _>(options) }
 }

@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use crate::failure::{Answer, Failure};
 use crate::status::slipring_status::SLIPRING_INVALID_ARGUMENT;
 
+#[cold]
 fn wrong<T>(text: &'static str) -> Answer<T> {
     Err(Failure::Border(SLIPRING_INVALID_ARGUMENT, text))
 }
@@ -20,14 +21,28 @@ fn wrong<T>(text: &'static str) -> Answer<T> {
 /// `len` bytes at `data` are readable and stay as they are for `'a`.
 #[inline(always)]
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Answer<&'a [u8]> {
+    // SAFETY: as the caller vouches.
+    match unsafe { find_bytes(data, len) } {
+        Some(bytes) => Ok(bytes),
+        None => wrong("the data is a null pointer, or longer than memory can be"),
+    }
+}
+
+/// As [`bytes`]. `None`: the pointer is null, or the length impossible.
+///
+/// # Safety
+///
+/// As for [`bytes`].
+#[inline(always)]
+pub(crate) unsafe fn find_bytes<'a>(data: *const c_void, len: usize) -> Option<&'a [u8]> {
     if len == 0 {
-        return Ok(&[]);
+        return Some(&[]);
     }
     if data.is_null() || len > isize::MAX as usize {
-        return wrong("the data is a null pointer, or longer than memory can be");
+        return None;
     }
     // SAFETY: the caller vouches for the bytes; the pointer is not null, and the length fits.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+    Some(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
 /// Returns a buffer to fill. Its bytes are only written.
@@ -37,14 +52,28 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Answer<&'a [u
 /// `capacity` bytes at `buffer` are the caller's alone for `'a`.
 #[inline(always)]
 pub(crate) unsafe fn buffer<'a>(buffer: *mut c_void, capacity: usize) -> Answer<&'a mut [u8]> {
+    // SAFETY: as the caller vouches.
+    match unsafe { find_buffer(buffer, capacity) } {
+        Some(buffer) => Ok(buffer),
+        None => wrong("the buffer is a null pointer, or longer than memory can be"),
+    }
+}
+
+/// As [`buffer`]. `None`: the pointer is null, or the length impossible.
+///
+/// # Safety
+///
+/// As for [`buffer`].
+#[inline(always)]
+pub(crate) unsafe fn find_buffer<'a>(buffer: *mut c_void, capacity: usize) -> Option<&'a mut [u8]> {
     if capacity == 0 {
-        return Ok(&mut []);
+        return Some(&mut []);
     }
     if buffer.is_null() || capacity > isize::MAX as usize {
-        return wrong("the buffer is a null pointer, or longer than memory can be");
+        return None;
     }
     // SAFETY: the caller vouches for the bytes; the pointer is not null, and the length fits.
-    Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), capacity) })
+    Some(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), capacity) })
 }
 
 /// Returns a list to read. A null pointer has none.
@@ -88,10 +117,21 @@ impl<T> Out<T> {
     /// `place` is null, or a `T` may be written there as long as this value lives.
     #[inline(always)]
     pub(crate) unsafe fn new(place: *mut T) -> Answer<Self> {
-        match NonNull::new(place.cast()) {
-            Some(place) if place.is_aligned() => Ok(Self(place)),
-            _ => wrong("the pointer for the answer is null or not aligned"),
+        // SAFETY: as the caller vouches.
+        match unsafe { Self::find(place) } {
+            Some(out) => Ok(out),
+            None => wrong("the pointer for the answer is null or not aligned"),
         }
+    }
+
+    /// As [`new`](Self::new). `None`: the pointer is null or not aligned.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new).
+    #[inline(always)]
+    pub(crate) unsafe fn find(place: *mut T) -> Option<Self> {
+        NonNull::new(place.cast()).filter(|place| place.is_aligned()).map(Self)
     }
 
     /// Writes the answer.

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
 use std::ops::DerefMut;
 use std::ptr::NonNull;
+use std::thread::LocalKey;
 use std::time::Duration;
 
 use slipring::broadcast::{
@@ -165,13 +166,15 @@ impl Drop for Publishing {
     }
 }
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Half<Publishing>> = const { Lately::new() };
+}
 
 impl Kind for Half<Publishing> {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0007;
     const WRONG: &'static str = "the handle is no slipring_publisher";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -601,5 +604,5 @@ pub unsafe extern "C" fn slipring_publisher_free(
     publisher: *mut slipring_publisher,
 ) -> slipring_status {
     // SAFETY: the header demands that no other thread frees the handle.
-    guard(|| unsafe { free_half::<Publishing, _>(publisher) })
+    unsafe { free_half::<Publishing, _>(publisher) }
 }

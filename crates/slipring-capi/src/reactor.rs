@@ -7,6 +7,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use slipring::message::{MessageKind, TensorRequest, Token};
 use slipring::seam::{Generation, halves};
@@ -88,14 +89,16 @@ pub type slipring_token_function =
 // SAFETY: as above.
 pub type slipring_drop_function = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
-static REACTORS: Lately = Lately::new();
-static LINKS: Lately = Lately::new();
+thread_local! {
+    static REACTORS: Lately<Reactor> = const { Lately::new() };
+    static LINKS: Lately<Linked> = const { Lately::new() };
+}
 
 impl Kind for Reactor {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0009;
     const WRONG: &'static str = "the handle is no slipring_reactor";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &REACTORS
     }
 }
@@ -117,7 +120,7 @@ impl Kind for Linked {
     const MAGIC: u64 = 0x7d33_6601_c5ae_000a;
     const WRONG: &'static str = "the handle is no slipring_link";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LINKS
     }
 }
@@ -552,5 +555,5 @@ pub unsafe extern "C" fn slipring_link_abort(link: *mut slipring_link) -> slipri
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_link_free(link: *mut slipring_link) -> slipring_status {
     // SAFETY: the header demands that no other thread uses the handle.
-    guard(|| unsafe { handle::free::<Linked, _>(link) })
+    unsafe { handle::free::<Linked, _>(link) }
 }

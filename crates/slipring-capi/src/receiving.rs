@@ -15,6 +15,7 @@ use crate::failure::{Answer, Failure};
 use crate::messages::{slipring_kind, slipring_message};
 use crate::pointers::Out;
 use crate::status::slipring_status::SLIPRING_WRONG_STATE;
+use crate::tensor::{Held, slipring_tensor};
 use crate::timeout::Timeout;
 
 /// The receiving half of a connection.
@@ -163,15 +164,34 @@ impl Receiving {
         received.ok_or(Failure::End)
     }
 
-    /// Receives a tensor.
-    #[inline]
-    pub(crate) fn recv_tensor(&mut self, timeout: i64) -> Answer<Tensor> {
-        self.receive_by(
-            timeout,
-            Receiver::recv_tensor,
-            Receiver::try_recv_tensor,
-            Receiver::recv_tensor_deadline,
-        )
+    /// Receives a tensor. Returns its handle.
+    #[inline(always)]
+    pub(crate) fn recv_tensor(&mut self, timeout: i64) -> Answer<*mut slipring_tensor> {
+        let timeout = Timeout::new(timeout)?;
+        let receiver = self.receiver();
+        // Each arm makes the handle by itself. A tensor that the arms had in common would be moved once more.
+        match timeout {
+            Timeout::Default | Timeout::Forever => Self::tensor(receiver.recv_tensor()?),
+            Timeout::None => Self::tensor(receiver.try_recv_tensor()?),
+            time => self.recv_tensor_for(time),
+        }
+    }
+
+    fn recv_tensor_for(&mut self, time: Timeout) -> Answer<*mut slipring_tensor> {
+        match self.receiver.try_recv_tensor().map_err(Failure::from) {
+            Ok(tensor) => return Self::tensor(tensor),
+            Err(Failure::WouldBlock) => {}
+            Err(failure) => return Err(failure),
+        }
+        Self::tensor(self.receiver.recv_tensor_deadline(time.deadline())?)
+    }
+
+    #[inline(always)]
+    fn tensor(received: Option<Tensor>) -> Answer<*mut slipring_tensor> {
+        match received {
+            Some(tensor) => Held::handle(tensor),
+            None => Err(Failure::End),
+        }
     }
 
     /// Receives a set of tensors.

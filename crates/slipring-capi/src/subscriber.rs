@@ -7,6 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::thread::LocalKey;
 use std::time::Duration;
 
 use slipring::broadcast::{Sample, SubscribeOptions, Subscriber};
@@ -91,13 +92,15 @@ impl Drop for Subscribing {
     }
 }
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Half<Subscribing>> = const { Lately::new() };
+}
 
 impl Kind for Half<Subscribing> {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0008;
     const WRONG: &'static str = "the handle is no slipring_subscriber";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -445,5 +448,5 @@ pub unsafe extern "C" fn slipring_subscriber_free(
     subscriber: *mut slipring_subscriber,
 ) -> slipring_status {
     // SAFETY: the header demands that no other thread frees the handle.
-    guard(|| unsafe { free_half::<Subscribing, _>(subscriber) })
+    unsafe { free_half::<Subscribing, _>(subscriber) }
 }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::thread::LocalKey;
 
 use slipring::seam::SendPatience;
 use slipring::tensor::{Allocation, Outgoing};
@@ -103,13 +104,15 @@ pub(crate) enum Held {
     Nothing,
 }
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Half<Held>> = const { Lately::new() };
+}
 
 impl Kind for Half<Held> {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0005;
     const WRONG: &'static str = "the handle is no slipring_tensor";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -127,6 +130,12 @@ impl Held {
     #[inline(always)]
     pub(crate) fn handle(tensor: Tensor) -> Answer<*mut slipring_tensor> {
         Ok(Handle::make(Half::new(Self::Readable(tensor))?))
+    }
+
+    /// Returns a handle of a tensor that is being written.
+    #[inline(always)]
+    fn writable(tensor: TensorMut) -> Answer<*mut slipring_tensor> {
+        Ok(Handle::make(Half::new(Self::Writable(tensor))?))
     }
 
     /// Returns the tensor, which is only read from now on.
@@ -330,15 +339,15 @@ unsafe fn make(
         if flags & SLIPRING_TENSOR_ZEROED != 0 {
             allocation = allocation.zeroed();
         }
-        let made = match len {
-            Some(len) => allocation.encoded(shape, len)?,
+        // Each arm makes its handle by itself. A tensor that the arms had in common would be moved once more.
+        out.set(match len {
+            Some(len) => Held::writable(allocation.encoded(shape, len)?)?,
             None if dtype == DType::Bytes => {
                 let text = "the length of strings is not known: slipring_tensor_new_encoded";
                 return wrong(SLIPRING_INVALID_ARGUMENT, text);
             }
-            None => allocation.dtype(dtype, shape)?,
-        };
-        out.set(Handle::make(Half::new(Held::Writable(made))?));
+            None => Held::writable(allocation.dtype(dtype, shape)?)?,
+        });
         Ok(())
     })
 }
@@ -454,7 +463,7 @@ pub unsafe extern "C" fn slipring_tensor_check(tensor: *const slipring_tensor) -
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_tensor_free(tensor: *mut slipring_tensor) -> slipring_status {
     // SAFETY: the header demands that no other thread frees the handle.
-    guard(|| unsafe { free_half::<Held, _>(tensor) })
+    unsafe { free_half::<Held, _>(tensor) }
 }
 
 #[cfg(test)]

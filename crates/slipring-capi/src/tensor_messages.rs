@@ -7,7 +7,7 @@ use crate::pointers::Out;
 use crate::receiving::Receiving;
 use crate::sending::Sending;
 use crate::status::slipring_status::{self, SLIPRING_OK};
-use crate::tensor::{Held, free_sent, slipring_tensor, tensor_of};
+use crate::tensor::{free_sent, slipring_tensor, tensor_of};
 use crate::tensor_set::{Set, free_sent_set, set_of, slipring_tensors};
 
 /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. With SLIPRING_OK the tensor is gone: do not use the
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn slipring_recv_tensor(
     let act = move |receiving: &mut Receiving| {
         // SAFETY: the header demands a place for the answer.
         let mut out = unsafe { Out::new(tensor) }?;
-        out.set(Held::handle(receiving.recv_tensor(timeout)?)?);
+        out.set(receiving.recv_tensor(timeout)?);
         Ok(())
     };
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char};
+use std::thread::LocalKey;
 
 use slipring::message::Metadata;
 use slipring::{Tensor, TensorSet};
@@ -39,13 +40,15 @@ impl Entry {
     }
 }
 
-static LATELY: Lately = Lately::new();
+thread_local! {
+    static LATELY: Lately<Half<Set>> = const { Lately::new() };
+}
 
 impl Kind for Half<Set> {
     const MAGIC: u64 = 0x7d33_6601_c5ae_0006;
     const WRONG: &'static str = "the handle is no slipring_tensors";
 
-    fn lately() -> &'static Lately {
+    fn lately() -> &'static LocalKey<Lately<Self>> {
         &LATELY
     }
 }
@@ -282,5 +285,5 @@ pub unsafe extern "C" fn slipring_tensors_take(
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_tensors_free(set: *mut slipring_tensors) -> slipring_status {
     // SAFETY: the header demands that no other thread frees the handle.
-    guard(|| unsafe { free_half::<Set, _>(set) })
+    unsafe { free_half::<Set, _>(set) }
 }

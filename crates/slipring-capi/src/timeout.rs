@@ -38,11 +38,15 @@ impl Timeout {
             SLIPRING_DEFAULT => Ok(Self::Default),
             SLIPRING_FOREVER => Ok(Self::Forever),
             time if time > 0 => Ok(Self::For(Duration::from_nanos(time as u64))),
-            _ => Err(Failure::Border(
-                SLIPRING_INVALID_ARGUMENT,
-                "the time to wait is negative: pass nanoseconds, SLIPRING_FOREVER or SLIPRING_DEFAULT",
-            )),
+            _ => Err(Self::refusal()),
         }
+    }
+
+    #[cold]
+    fn refusal() -> Failure {
+        let text =
+            "the time to wait is negative: pass nanoseconds, SLIPRING_FOREVER or SLIPRING_DEFAULT";
+        Failure::Border(SLIPRING_INVALID_ARGUMENT, text)
     }
 
     /// Returns when the time is over, if it begins now. It reads the clock.

@@ -28,7 +28,8 @@ impl Receiver {
     pub fn release_at_once(&mut self) -> bool {
         let inbox = &mut self.inbox;
         let head = inbox.held;
-        let is_released = inbox.flow == Flow::Held && inbox.release_at_once(&head);
+        let is_held = inbox.flow == Flow::Held && inbox.generation.is_current();
+        let is_released = is_held && inbox.release_at_once(&head);
         if is_released {
             inbox.flow = Flow::Open;
         }

@@ -140,6 +140,121 @@ static void peeks_and_reservations(void) {
     OK(slipring_connection_close(far));
 }
 
+/* The same numbers on each run. */
+static uint32_t pick(uint32_t below) {
+    static uint64_t state = 29;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+/* Every way to send and to receive, in any order, over many turns of the ring. What waits is counted in a queue. */
+static void any_order(void) {
+    static const size_t LENS[] = {0, 1, 8, 55, 56, 57, 63, 64, 65, 120, 504, 505, 511, 512, 513, 2000, 40000};
+    enum { LENGTHS = sizeof LENS / sizeof LENS[0], QUEUE = 256 };
+    static unsigned char buffer[40000];
+    size_t queue[QUEUE], first = 0, waiting = 0, len, sent[3];
+    slipring_connection *near, *far;
+    slipring_message message, again;
+    void *room;
+    OK(slipring_pair(context, &near, &far));
+    for (int step = 0; step < 200000; step++) {
+        size_t count = 0;
+        sent[0] = LENS[pick(LENGTHS)];
+        uint32_t way = waiting + 3 > QUEUE ? 5 + pick(5) : pick(10);
+        slipring_status status = SLIPRING_OK;
+        switch (way) {
+        case 0:
+            fill(buffer, sent[0]);
+            status = slipring_send(near, buffer, sent[0], SLIPRING_NONBLOCK);
+            count = 1;
+            break;
+        case 1:
+        case 2:
+        case 3:
+            status = slipring_reserve(near, sent[0], SLIPRING_NONBLOCK, &room);
+            if (status != SLIPRING_OK) {
+                break;
+            }
+            IS(SLIPRING_WRONG_STATE, slipring_send(near, "x", 1, SLIPRING_NONBLOCK));
+            if (way == 1) {
+                fill(room, sent[0]);
+                OK(slipring_publish(near));
+            } else if (way == 2) {
+                IS(SLIPRING_INVALID_ARGUMENT, slipring_publish_first(near, sent[0] + 1));
+                sent[0] -= sent[0] / 3;
+                fill(room, sent[0]);
+                OK(slipring_publish_first(near, sent[0]));
+            } else {
+                memset(room, 7, sent[0]);
+                OK(slipring_discard(near));
+                break;
+            }
+            IS(SLIPRING_WRONG_STATE, slipring_publish(near));
+            count = 1;
+            break;
+        case 4:
+            OK(slipring_batch_begin(near));
+            for (size_t at = 0; at < 3; at++) {
+                sent[at] = LENS[pick(LENGTHS - 1)];
+                status = slipring_batch_reserve(near, sent[at], SLIPRING_NONBLOCK, &room);
+                if (status != SLIPRING_OK) {
+                    break;
+                }
+                fill(room, sent[at]);
+                count += 1;
+            }
+            OK(slipring_publish(near));
+            break;
+        default:
+            if (waiting == 0) {
+                IS(SLIPRING_WOULD_BLOCK, slipring_peek(far, SLIPRING_NONBLOCK, &message));
+                IS(SLIPRING_WRONG_STATE, slipring_release(far));
+                IS(SLIPRING_WOULD_BLOCK, slipring_recv(far, buffer, sizeof buffer, &len, SLIPRING_NONBLOCK));
+                break;
+            }
+            size_t wanted = queue[first];
+            if (way % 2 == 1) {
+                OK(slipring_peek(far, SLIPRING_NONBLOCK, &message));
+                CHECK(message.len == wanted && is_filled(message.data, wanted));
+            }
+            if (way == 6 || way == 7) {
+                OK(slipring_peek(far, SLIPRING_NONBLOCK, &again));
+                CHECK(again.len == wanted && is_filled(again.data, wanted));
+            }
+            if (wanted > 0 && way == 8) {
+                IS(SLIPRING_BUFFER_TOO_SHORT, slipring_recv(far, buffer, wanted - 1, &len, SLIPRING_NONBLOCK));
+                CHECK(len == wanted);
+            }
+            if (way == 5 || way == 6) {
+                OK(slipring_release(far));
+            } else {
+                OK(slipring_recv(far, buffer, sizeof buffer, &len, SLIPRING_NONBLOCK));
+                CHECK(len == wanted && is_filled(buffer, wanted));
+            }
+            IS(SLIPRING_WRONG_STATE, slipring_release(far));
+            first = (first + 1) % QUEUE;
+            waiting -= 1;
+        }
+        if (status == SLIPRING_WOULD_BLOCK && way != 4) {
+            count = 0;
+        }
+        CHECK(status == SLIPRING_OK || status == SLIPRING_WOULD_BLOCK);
+        for (size_t at = 0; at < count; at++) {
+            queue[(first + waiting) % QUEUE] = sent[at];
+            waiting += 1;
+        }
+    }
+    OK(slipring_connection_close(near));
+    while (waiting > 0) {
+        OK(slipring_recv(far, buffer, sizeof buffer, &len, SLIPRING_NONBLOCK));
+        CHECK(len == queue[first] && is_filled(buffer, len));
+        first = (first + 1) % QUEUE;
+        waiting -= 1;
+    }
+    IS(SLIPRING_END, slipring_recv(far, buffer, sizeof buffer, &len, HANG));
+    OK(slipring_connection_close(far));
+}
+
 static void batches(void) {
     slipring_connection *near, *far;
     slipring_message message;
@@ -346,6 +461,7 @@ int main(void) {
     sizes();
     short_buffers_keep_the_message();
     peeks_and_reservations();
+    any_order();
     batches();
     deadlines();
     descriptors_and_listeners();
