@@ -2,6 +2,7 @@
 //! sanitizers, and exchange messages with Rust.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -240,12 +241,14 @@ fn the_page_shows_a_program_that_prints_what_it_says() {
 }
 
 #[test]
-fn the_example_measures() {
-    let source = folder().join("examples/ping_pong.c");
-    let program = Program::compile(COMPILERS[0], &source, &[]);
-    let done = finish("ping_pong", start(Command::new(&program.0).arg("1000")));
-    let said = String::from_utf8(done.stdout).unwrap();
-    assert!(said.lines().count() == 2 && said.contains("there and back: "), "{said}");
+fn the_examples_measure() {
+    let in_c = Program::compile(COMPILERS[0], &folder().join("examples/ping_pong.c"), &[]);
+    let in_cpp = in_cpp(&folder().join("examples/ping_pong.cpp"), &["-std=c++17"]);
+    for program in [in_c, in_cpp] {
+        let done = finish("ping_pong", start(Command::new(&program.0).arg("1000")));
+        let said = String::from_utf8(done.stdout).unwrap();
+        assert!(said.lines().count() == 2 && said.contains("there and back: "), "{said}");
+    }
 }
 
 #[test]
@@ -301,6 +304,41 @@ fn cpp_has_owners_results_and_views() {
     in_cpp(&source, &["-std=c++17", SANITIZED[0], SANITIZED[1]]).run();
 }
 
+/// Clang, or the one inside of `ziglang` from PyPI, which links no sanitizer and is slow to link C++.
+fn clang(language: &str) -> Option<Command> {
+    let by_itself = if language == "c" { "clang" } else { "clang++" };
+    if Command::new(by_itself).arg("--version").output().is_ok() {
+        return Some(Command::new(by_itself));
+    }
+    is_there("python-zig").then(|| {
+        let mut command = Command::new("python-zig");
+        command.arg(if language == "c" { "cc" } else { "c++" });
+        command
+    })
+}
+
+#[test]
+fn clang_compiles_what_gcc_does() {
+    let folders = [folder().join("tests/c"), folder().join("examples")];
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let mut compiled = 0;
+    for source in files.map(|file| file.unwrap().path()) {
+        let (language, standards) = match source.extension().and_then(OsStr::to_str) {
+            Some("c") => ("c", &["-std=c11"][..]),
+            Some("cpp") => ("c++", &["-std=c++17", "-std=c++20"][..]),
+            _ => continue,
+        };
+        for standard in standards {
+            let Some(mut command) = clang(language) else { return };
+            command.args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", standard, "-c"]);
+            command.arg("-I").arg(folder().join("include")).arg(&source).args(["-o", "/dev/null"]);
+            finish(&format!("clang {standard} {}", source.display()), start(&mut command));
+            compiled += 1;
+        }
+    }
+    assert!(compiled > 12, "{compiled} files");
+}
+
 #[test]
 fn the_page_of_cpp_shows_a_program_that_prints_what_it_says() {
     let source = folder().join("examples/first.cpp");
@@ -314,8 +352,8 @@ fn the_page_of_cpp_shows_a_program_that_prints_what_it_says() {
 
 #[test]
 fn a_camera_has_viewers_that_come_and_die() {
-    let source = folder().join("examples/camera.c");
-    let program = Program::compile(COMPILERS[0], &source, &[]);
+    let program = Program::compile(COMPILERS[0], &folder().join("examples/camera.c"), &[]);
+    let in_cpp = in_cpp(&folder().join("examples/camera.cpp"), &["-std=c++17"]);
     let name = Address::fresh().to_string();
     // It ends by itself after some 100 s, whatever its viewers do.
     let mut camera = start(Command::new(&program.0).args(["publish", &name, "6000"]));
@@ -327,7 +365,9 @@ fn a_camera_has_viewers_that_come_and_die() {
     BufReader::new(lost.stdout.take().unwrap()).lines().next().unwrap().unwrap();
     lost.kill().unwrap();
     lost.wait().unwrap();
-    finish("view", start(Command::new(&program.0).args(["view", &name, "30"])));
+    let viewer = start(Command::new(&in_cpp.0).args(["view", &name, "30"]));
+    let said = String::from_utf8(finish("view in C++", viewer).stdout).unwrap();
+    assert!(said.ends_with("done, 30 frames of 1080 x 1920 x 3\n"), "{said}");
     let mut missing = vec!["has come", "has left", "has died"];
     let mut said = BufReader::new(camera.stdout.take().unwrap()).lines();
     while !missing.is_empty() {
@@ -335,17 +375,25 @@ fn a_camera_has_viewers_that_come_and_die() {
             said.next().unwrap_or_else(|| panic!("the camera has not said {missing:?}")).unwrap();
         missing.retain(|word| !line.contains(word));
     }
+    // Its successor is in C++.
+    camera.kill().unwrap();
+    camera.wait().unwrap();
+    let mut camera = start(Command::new(&in_cpp.0).args(["publish", &name, "6000"]));
+    finish("view", start(Command::new(&program.0).args(["view", &name, "30"])));
     camera.kill().unwrap();
     camera.wait().unwrap();
 }
 
 #[test]
 fn the_job_of_a_worker_that_dies_goes_to_another() {
-    let source = folder().join("examples/workers.c");
-    let program = Program::compile(COMPILERS[0], &source, &SANITIZED);
-    let done = finish("workers", start(Command::new(&program.0).args(["4", "500"])));
-    let said = String::from_utf8_lossy(&done.stdout);
-    assert!(said.ends_with("done: 500 jobs, 1 worker died\n"), "{said}");
+    let in_c = Program::compile(COMPILERS[0], &folder().join("examples/workers.c"), &SANITIZED);
+    let flags = ["-std=c++17", SANITIZED[0], SANITIZED[1]];
+    let in_cpp = in_cpp(&folder().join("examples/workers.cpp"), &flags);
+    for program in [in_c, in_cpp] {
+        let done = finish("workers", start(Command::new(&program.0).args(["4", "500"])));
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(said.ends_with("done: 500 jobs, 1 worker died\n"), "{said}");
+    }
 }
 
 /// A folder, removed on drop.
