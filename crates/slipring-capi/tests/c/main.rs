@@ -277,6 +277,22 @@ fn the_library_exports_what_the_header_declares() {
     );
 }
 
+#[test]
+fn the_library_needs_libc_alone() {
+    if !is_there("readelf") {
+        return;
+    }
+    let library = libraries().join("libslipring_capi.so");
+    let done = finish("readelf", start(Command::new("readelf").args(["-d", "-W"]).arg(library)));
+    let said = String::from_utf8(done.stdout).unwrap();
+    let needed: Vec<_> = said.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    assert!(!needed.is_empty(), "{said}");
+    assert!(
+        needed.iter().all(|line| line.contains("[libc.") || line.contains("[ld-linux")),
+        "{said}"
+    );
+}
+
 /// Compiles a program in C++ without a warning.
 fn in_cpp(source: &Path, flags: &[&str]) -> Program {
     let folder = folder().join("include");
