@@ -84,7 +84,7 @@ pub unsafe extern "C" fn slipring_send(
 ///
 /// As [`slipring_send`].
 #[inline(never)]
-unsafe extern "C" fn send(
+unsafe fn send(
     connection: *mut slipring_connection,
     message: *const c_void,
     len: usize,
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn slipring_recv(
 ///
 /// As [`slipring_recv`].
 #[inline(never)]
-unsafe extern "C" fn recv(
+unsafe fn recv(
     connection: *mut slipring_connection,
     buffer: *mut c_void,
     capacity: usize,
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn slipring_reserve(
 ///
 /// As [`slipring_reserve`].
 #[inline(never)]
-unsafe extern "C" fn reserve(
+unsafe fn reserve(
     connection: *mut slipring_connection,
     len: usize,
     timeout: i64,
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn slipring_publish(connection: *mut slipring_connection) 
 ///
 /// As [`slipring_publish`].
 #[inline(never)]
-unsafe extern "C" fn publish(connection: *mut slipring_connection) -> slipring_status {
+unsafe fn publish(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     unsafe { Connection::sending(connection, Sending::publish) }
 }
@@ -255,7 +255,7 @@ unsafe extern "C" fn publish(connection: *mut slipring_connection) -> slipring_s
 ///
 /// No other thread frees the handle or uses its sending half meanwhile.
 #[cold]
-unsafe extern "C" fn announce(connection: *mut slipring_connection) -> slipring_status {
+unsafe fn announce(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: as the caller vouches.
     unsafe { Connection::sending(connection, Sending::announce) }
 }
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn slipring_peek(
 ///
 /// As [`slipring_peek`].
 #[inline(never)]
-unsafe extern "C" fn peek(
+unsafe fn peek(
     connection: *mut slipring_connection,
     timeout: i64,
     message: *mut slipring_message,
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn slipring_release(connection: *mut slipring_connection) 
 ///
 /// As [`slipring_release`].
 #[inline(never)]
-unsafe extern "C" fn release(connection: *mut slipring_connection) -> slipring_status {
+unsafe fn release(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     unsafe { Connection::receiving(connection, Receiving::release) }
 }
