@@ -84,7 +84,8 @@ pub unsafe extern "C" fn slipring_send(
 ///
 /// As [`slipring_send`].
 #[inline(never)]
-unsafe fn send(
+// SAFETY: as above.
+unsafe extern "C" fn send(
     connection: *mut slipring_connection,
     message: *const c_void,
     len: usize,
@@ -141,7 +142,8 @@ pub unsafe extern "C" fn slipring_recv(
 ///
 /// As [`slipring_recv`].
 #[inline(never)]
-unsafe fn recv(
+// SAFETY: as above.
+unsafe extern "C" fn recv(
     connection: *mut slipring_connection,
     buffer: *mut c_void,
     capacity: usize,
@@ -200,7 +202,8 @@ pub unsafe extern "C" fn slipring_reserve(
 ///
 /// As [`slipring_reserve`].
 #[inline(never)]
-unsafe fn reserve(
+// SAFETY: as above.
+unsafe extern "C" fn reserve(
     connection: *mut slipring_connection,
     len: usize,
     timeout: i64,
@@ -244,7 +247,8 @@ pub unsafe extern "C" fn slipring_publish(connection: *mut slipring_connection) 
 ///
 /// As [`slipring_publish`].
 #[inline(never)]
-unsafe fn publish(connection: *mut slipring_connection) -> slipring_status {
+// SAFETY: as above.
+unsafe extern "C" fn publish(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     unsafe { Connection::sending(connection, Sending::publish) }
 }
@@ -255,7 +259,8 @@ unsafe fn publish(connection: *mut slipring_connection) -> slipring_status {
 ///
 /// No other thread frees the handle or uses its sending half meanwhile.
 #[cold]
-unsafe fn announce(connection: *mut slipring_connection) -> slipring_status {
+// SAFETY: as above.
+unsafe extern "C" fn announce(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: as the caller vouches.
     unsafe { Connection::sending(connection, Sending::announce) }
 }
@@ -323,7 +328,8 @@ pub unsafe extern "C" fn slipring_peek(
 ///
 /// As [`slipring_peek`].
 #[inline(never)]
-unsafe fn peek(
+// SAFETY: as above.
+unsafe extern "C" fn peek(
     connection: *mut slipring_connection,
     timeout: i64,
     message: *mut slipring_message,
@@ -362,7 +368,8 @@ pub unsafe extern "C" fn slipring_release(connection: *mut slipring_connection) 
 ///
 /// As [`slipring_release`].
 #[inline(never)]
-unsafe fn release(connection: *mut slipring_connection) -> slipring_status {
+// SAFETY: as above.
+unsafe extern "C" fn release(connection: *mut slipring_connection) -> slipring_status {
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
     unsafe { Connection::receiving(connection, Receiving::release) }
 }
