@@ -46,24 +46,11 @@ fn next(position: u64, header: Header, in_batch: bool) -> u64 {
     end.wrapping_add(unit - 1) & !(unit - 1)
 }
 
-/// Returns what [`next`] returns, for a short plain message that ends its batch or has none:
-/// [`Header::is_line`].
-#[inline(always)]
-fn next_line(position: u64, len: u64) -> u64 {
-    position.wrapping_add(HEADER + len + LINE - 1) & !(LINE - 1)
-}
-
-/// Returns what [`next`] returns, for a tight plain message that ends its batch or has none:
-/// [`Header::is_tight_message`].
-#[inline(always)]
-fn next_tight(position: u64, len: u64) -> u64 {
-    position.wrapping_add(HEADER + len + HEADER - 1) & !(HEADER - 1)
-}
-
 /// Returns what [`next`] returns, for a plain message of up to [`BESIDE`] bytes that stands alone.
 #[inline(always)]
 fn next_beside(position: u64, len: u64) -> u64 {
-    if len > SHORT { next_tight(position, len) } else { next_line(position, len) }
+    let unit = if len > SHORT { HEADER } else { LINE };
+    position.wrapping_add(HEADER + len + unit - 1) & !(unit - 1)
 }
 
 /// The ring has no room now.
@@ -238,12 +225,15 @@ pub(crate) struct ConsumerCursor {
     published: u64,
     /// Whether the previous record promised one here.
     promised: bool,
+    /// The header word of the previous record, and the bytes of a record here that has the same one.
+    last: u64,
+    stride: u64,
 }
 
 impl ConsumerCursor {
     /// Returns a cursor at `start`, a multiple of the capacity.
     pub(crate) fn new(capacity: u64, start: u64) -> Self {
-        Self { capacity, position: start, published: start, promised: false }
+        Self { capacity, position: start, published: start, promised: false, last: 0, stride: 0 }
     }
 
     /// Returns the start of the next record.
@@ -294,16 +284,25 @@ impl ConsumerCursor {
     /// to be released.
     #[inline(always)]
     pub(crate) fn release(&mut self, header: Header) -> Option<u64> {
-        if !self.promised && header.is_line() {
-            self.position = next_line(self.position, header.len());
-        } else if !self.promised && header.is_tight_message() {
-            self.position = next_tight(self.position, header.len());
+        // After a record with the same header the position does not depend on the header's load, which takes as long as its
+        // line comes from the writer's core. The processor predicts the branch, and loads the records that follow meanwhile.
+        if header.to_word() == self.last {
+            self.position = self.position.wrapping_add(self.stride);
         } else {
-            self.position = next(self.position, header, self.promised);
-            self.promised = header.more();
+            self.pass(header);
         }
         let waiting = self.position.wrapping_sub(self.published);
         if waiting >= self.capacity / 8 { self.publish() } else { None }
+    }
+
+    /// Moves the position over a record whose header differs from that of the previous one.
+    #[inline(never)]
+    fn pass(&mut self, header: Header) {
+        self.position = next(self.position, header, self.promised);
+        self.promised = header.more();
+        self.last = header.to_word();
+        // The position is aligned as such a record leaves it.
+        self.stride = next(0, header, self.promised);
     }
 
     /// Releases the record at the position, unless a position is due to be published then. Returns whether it did.

@@ -144,12 +144,6 @@ impl Header {
         len <= SHORT
     }
 
-    /// Returns whether this is a tight plain message that ends its batch or has none.
-    #[inline(always)]
-    pub(crate) fn is_tight_message(self) -> bool {
-        self.0 & 0xFFFF_FFFF == Kind::Message as u64 | TIGHT
-    }
-
     fn from_rare(word: u64) -> Result<Self, Fault> {
         const TENSORS: u64 = KNOWN & !POOLED | META | 0xF | 0xFF << ATTACHMENTS | 0xFF << VERSION;
         let is_legal = match word & 0xFF {

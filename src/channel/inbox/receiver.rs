@@ -235,22 +235,32 @@ impl Receiver {
     ///   see that message, unless the peer took it back during the call of `each`: the bytes of the last message that
     ///   `each` saw may have been other ones. Those of the messages before it are what the peer has sent.
     /// - Otherwise as [`recv`](Self::recv). Messages that `each` saw before are released.
+    #[inline]
     pub fn drain(
         &mut self,
         max: usize,
         mut each: impl FnMut(MessageKind, Bytes<'_>),
     ) -> Result<usize> {
-        for count in 0..max {
+        let mut count = 0;
+        while count < max {
+            if !self.backlog.has_unasked() {
+                let plain = |bytes: Bytes<'_>| each(MessageKind::Message, bytes);
+                count += self.inbox.drain_run(max - count, plain)?;
+                if count == max {
+                    break;
+                }
+            }
             match self.try_peek() {
                 Ok(Some(received)) => {
                     each(received.kind(), received.bytes());
                     received.release()?;
+                    count += 1;
                 }
-                Ok(None) | Err(TryRecvError::Empty) => return Ok(count),
+                Ok(None) | Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Failed(error)) => return Err(error),
             }
         }
-        Ok(max)
+        Ok(count)
     }
 
     /// As [`drain`](Self::drain), but waits until `deadline` for the first message. Returns 0 if the peer has closed in

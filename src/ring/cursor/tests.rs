@@ -76,6 +76,25 @@ fn both_ends_agree_on_every_record_past_2_to_the_32_and_2_to_the_64() {
 }
 
 #[test]
+fn a_record_like_the_one_before_leads_where_any_other_does() {
+    let lens = [0, 8, 56, 57, 64, 512, 513, 1000];
+    let headers: Vec<_> =
+        lens.iter().flat_map(|len| [message(*len), message(*len).with_more()]).collect();
+    let count = headers.len();
+    for sequence in 0..count.pow(4) {
+        let mut consumer = ConsumerCursor::new(1 << 16, 0);
+        let (mut position, mut promised) = (0, false);
+        for at in 0..4 {
+            let header = headers[sequence / count.pow(at) % count];
+            position = next(position, header, promised);
+            promised = header.more();
+            consumer.release(header);
+            assert_eq!((consumer.position(), consumer.is_promised()), (position, promised));
+        }
+    }
+}
+
+#[test]
 fn a_position_that_goes_back_or_past_the_head_is_a_fault() {
     for start in [0, 1 << 32, 0u64.wrapping_sub(CAPACITY)] {
         let mut writer = ProducerCursor::new(CAPACITY, start);

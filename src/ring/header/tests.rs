@@ -19,7 +19,6 @@ fn every_header_survives_its_word() {
                 assert_eq!(sooner.is_some(), header.is_plain());
                 let is_alone = header.is_plain() && !header.more();
                 assert_eq!(header.is_line(), is_alone && u64::from(len) <= SHORT);
-                assert_eq!(header.is_tight_message(), is_alone && header.is_tight());
             }
             assert_eq!(plain.with_more().is_plain(), kind == Kind::Message);
             assert!(!pooled.is_plain());
@@ -37,7 +36,7 @@ fn a_header_with_metadata_is_no_plain_one() {
             assert_eq!(Header::from_word(header.to_word()), Ok(header));
             assert!(header.has_metadata() && !plain.has_metadata());
             assert_eq!((header.kind(), header.len()), (plain.kind(), 100));
-            assert!(!header.is_plain() && !header.is_line() && !header.is_tight_message());
+            assert!(!header.is_plain() && !header.is_line());
             assert!(!header.is_single() && !header.is_plain_tensors());
             assert!(Header::plain_from_word(header.to_word()).is_none());
         }

@@ -1,5 +1,7 @@
 //! The subjects: slipring as the harness drives it, with one `Exchange` and one entry of `ROWS` for each mode.
 
+use std::time::{Duration, Instant};
+
 use slipring::error::TryRecvError;
 use slipring::message::Bytes;
 use slipring::options::Spin;
@@ -544,12 +546,30 @@ impl Exchange for Stream {
 
     fn follow(&mut self, count: u64) -> Outcome<()> {
         let (mut got, mut expected) = (0u64, 0u64);
-        for _ in 0..count {
-            let (_, seed) = self.ends.next_in();
-            let received = self.ends.link.receiver().peek()?.ok_or_else(gone)?;
-            got = got.wrapping_add(sum(received.bytes()));
-            expected = expected.wrapping_add(payload::expected(received.len(), seed));
-            received.release()?;
+        if self.batch == 1 {
+            for _ in 0..count {
+                let (_, seed) = self.ends.next_in();
+                let received = self.ends.link.receiver().peek()?.ok_or_else(gone)?;
+                got = got.wrapping_add(sum(received.bytes()));
+                expected = expected.wrapping_add(payload::expected(received.len(), seed));
+                received.release()?;
+            }
+        } else {
+            let (late, salt) = (Instant::now() + Duration::from_secs(60), self.ends.salts.1);
+            let mut left = count;
+            while left > 0 {
+                let Ends { link, received, .. } = &mut self.ends;
+                let seen = link.receiver().drain_deadline(left as usize, late, |_, bytes| {
+                    let seed = payload::seed(*received, salt);
+                    *received += 1;
+                    got = got.wrapping_add(sum(bytes));
+                    expected = expected.wrapping_add(payload::expected(bytes.len(), seed));
+                })?;
+                if seen == 0 {
+                    return Err(gone().into());
+                }
+                left -= seen as u64;
+            }
         }
         payload::check(got, expected, self.ends.received)?;
         Ok(self.ends.link.send(b"done")?)
