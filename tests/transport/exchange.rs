@@ -1,9 +1,11 @@
 //! Messages, requests and ends pass between the two ends of a connection, each on a thread.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use slipring::error::{TryRecvError, TrySendError};
+use slipring::message::MessageKind;
 use slipring::options::Spin;
 use slipring::{Address, Connection, Context, ErrorKind, Options};
 
@@ -141,6 +143,48 @@ fn a_drain_waits_for_its_first_message_alone() {
     }
     assert_eq!(seen, [0, 1, 2, 3, 4]);
     sender.join().unwrap();
+}
+
+#[test]
+fn a_drain_sees_every_kind_and_leaves_the_message_at_which_its_caller_panics() {
+    let (mut near, mut far) = pair(Options::new());
+    let long = vec![3; 1 << 20];
+    for round in 0..50u8 {
+        let messages = [&[round; 9][..], &[round; 64], &[round; 64], &long, &[round; 64], &[]];
+        for message in &messages[..3] {
+            near.send(message).unwrap();
+        }
+        let asked = near.submit(&messages[1][..7]).unwrap();
+        for message in &messages[3..] {
+            near.send(message).unwrap();
+        }
+        let expected =
+            [messages[0], messages[1], messages[2], &messages[1][..7], &long, messages[4], &[]];
+        let mut seen: Vec<Vec<u8>> = Vec::new();
+        let stop = usize::from(round) % expected.len();
+        let panicked = panic::catch_unwind(AssertUnwindSafe(|| {
+            far.receiver().drain(100, |_, bytes| {
+                assert!(seen.len() < stop, "here");
+                seen.push(bytes.to_vec());
+            })
+        }));
+        assert!(panicked.is_err());
+        // As many as are asked for, and then the rest.
+        let mut more = |max| {
+            far.receiver().drain(max, |kind, bytes| {
+                let is_request = matches!(kind, MessageKind::Request(_));
+                assert_eq!(is_request, seen.len() == 3);
+                seen.push(bytes.to_vec());
+            })
+        };
+        assert_eq!(more(1).unwrap(), 1);
+        assert_eq!(more(100).unwrap(), expected.len() - stop - 1);
+        assert_eq!(more(100).unwrap(), 0);
+        assert_eq!(seen, expected);
+        near.abandon(asked);
+    }
+    drop(near);
+    assert_eq!(far.receiver().drain(1, |_, _| panic!("nothing follows")).unwrap(), 0);
 }
 
 #[test]
