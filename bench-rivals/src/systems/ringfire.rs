@@ -15,7 +15,7 @@ use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
 use crate::work::connect::Connect;
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
-use crate::work::link::{End, both};
+use crate::work::link::{End, RUN, both};
 use crate::work::{self, Treatment, Wait, Work};
 
 pub struct Ringfire;
@@ -43,7 +43,7 @@ impl System for Ringfire {
     fn options(&self, work: Work, bytes: usize) -> String {
         match work {
             Work::Stream => {
-                format!("LosslessBackpressure, {} slots; try_recv polled", slots(bytes))
+                format!("LosslessBackpressure, {} slots; recv_batch polled", slots(bytes))
             }
             Work::Connect => format!("{} slots; attach and try_recv polled", slots(bytes)),
             Work::Wake => format!("{} slots; FutexWait without spinning", slots(bytes)),
@@ -140,6 +140,8 @@ struct Rings<const BYTES: usize> {
     consumer: RingConsumer<Slot<BYTES>>,
     wait: Option<FutexWait>,
     slot: Box<Slot<BYTES>>,
+    /// Of a run.
+    run: Vec<Slot<BYTES>>,
 }
 
 impl<const BYTES: usize> Rings<BYTES> {
@@ -153,7 +155,7 @@ impl<const BYTES: usize> Rings<BYTES> {
             Wait::Default => Some(FutexWait::default()),
             Wait::Sleep => Some(FutexWait::new(0, None)),
         };
-        Rings { producer, consumer, wait, slot: Slot::boxed() }
+        Rings { producer, consumer, wait, slot: Slot::boxed(), run: Vec::new() }
     }
 
     #[inline]
@@ -189,6 +191,20 @@ impl<const BYTES: usize> End for Rings<BYTES> {
 
     fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         Ok(payload::sum(&self.next().0))
+    }
+
+    fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
+        let most = RUN.min(most as usize);
+        if self.run.is_empty() {
+            self.run = vec![Slot([0; BYTES]); RUN];
+        }
+        loop {
+            let count = self.consumer.recv_batch(&mut self.run[..most]);
+            if count > 0 {
+                let sum = |sum: u64, slot: &Slot<BYTES>| sum.wrapping_add(payload::sum(&slot.0));
+                return Ok((count as u64, self.run[..count].iter().fold(0, sum)));
+            }
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::payload;
 use crate::work::connect::Connect;
 use crate::work::fan_in::{self, FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
-use crate::work::link::End;
+use crate::work::link::{End, RUN};
 use crate::work::{self, Wait, Work};
 
 pub struct Shaq;
@@ -47,6 +47,9 @@ impl System for Shaq {
             Work::FanOut => format!("broadcast, {} slots; polled", slots(bytes)),
             Work::Wake | Work::Idle => {
                 format!("spsc, {} slots; reserve_read_batch_timeout", slots(bytes))
+            }
+            Work::Stream => {
+                format!("spsc, {} slots of {bytes} B; read batches polled", slots(bytes))
             }
             _ => format!("spsc, {} slots of {bytes} B; polled", slots(bytes)),
         }
@@ -127,16 +130,27 @@ impl<const BYTES: usize> Queues<BYTES> {
 
     #[inline]
     fn read<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Outcome<R> {
+        self.read_batch(NonZeroUsize::MIN, |batch| {
+            Ok(read(&batch.get(0).ok_or("an empty batch")?.0))
+        })
+    }
+
+    #[inline]
+    fn read_batch<R>(
+        &mut self,
+        most: NonZeroUsize,
+        read: impl FnOnce(&spsc::ReadBatch<'_, Slot<BYTES>>) -> R,
+    ) -> R {
         loop {
             let batch = match self.wait {
-                Wait::Poll => self.consumer.try_reserve_read_batch(NonZeroUsize::MIN),
+                Wait::Poll => self.consumer.try_reserve_read_batch(most),
                 Wait::Default | Wait::Sleep => {
                     let patience = Duration::from_secs(10);
-                    self.consumer.reserve_read_batch_timeout(NonZeroUsize::MIN, patience).ok()
+                    self.consumer.reserve_read_batch_timeout(most, patience).ok()
                 }
             };
             if let Some(batch) = batch {
-                return Ok(read(&batch.get(0).ok_or("an empty batch")?.0));
+                return read(&batch);
             }
         }
     }
@@ -159,6 +173,14 @@ impl<const BYTES: usize> End for Queues<BYTES> {
 
     fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         self.read(payload::sum)
+    }
+
+    fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
+        let most = NonZeroUsize::new(RUN.min(most as usize)).ok_or("no message is wanted")?;
+        Ok(self.read_batch(most, |batch| {
+            let sum = |sum: u64, slot: &Slot<BYTES>| sum.wrapping_add(payload::sum(&slot.0));
+            (batch.len() as u64, batch.iter().fold(0, sum))
+        }))
     }
 
     fn hand(&mut self, _len: usize) -> Outcome<()> {

@@ -1,6 +1,7 @@
 //! slipring: its messages, and its tensors.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use slipring::broadcast::{PublishOptions, SubscribeOptions};
 use slipring::message::Bytes;
@@ -55,7 +56,7 @@ impl System for Slipring {
 
     fn options(&self, work: Work, _bytes: usize) -> String {
         if let Some(bytes) = self.ring {
-            return format!("ring_capacity {} MiB; reserve, peek", bytes >> 20);
+            return format!("ring_capacity {} MiB; reserve, drain", bytes >> 20);
         }
         if self.slots {
             return "4 slots of 2 MiB; reserve, every()".into();
@@ -66,7 +67,8 @@ impl System for Slipring {
         let way = match (work, self.tensors) {
             (Work::Wake, _) => "Spin::Never",
             (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
-            (Work::Trip(Treatment::Filled), false) | (Work::Stream, _) => "defaults; reserve, peek",
+            (Work::Stream, false) => "defaults; reserve, drain",
+            (Work::Trip(Treatment::Filled), false) => "defaults; reserve, peek",
             (Work::Trip(Treatment::Untouched), false) => "defaults; reserve, peek",
             (Work::FanOut, false) => "defaults; broadcast, every()",
             (Work::FanOut, true) => "defaults; a link each",
@@ -197,6 +199,14 @@ impl End for Messages {
         let got = sum(received.bytes());
         received.release()?;
         Ok(got)
+    }
+
+    fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
+        let (late, mut got) = (Instant::now() + Duration::from_secs(10), 0u64);
+        let count = self.link.receiver().drain_deadline(most as usize, late, |_, bytes| {
+            got = got.wrapping_add(sum(bytes));
+        })?;
+        if count == 0 { Err(gone().into()) } else { Ok((count as u64, got)) }
     }
 
     fn hand(&mut self, len: usize) -> Outcome<()> {
