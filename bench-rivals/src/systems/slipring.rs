@@ -15,7 +15,7 @@ use crate::payload::{self, FROM_LEADER};
 use crate::reactors::Reactors;
 use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1, Tally};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
-use crate::work::link::End;
+use crate::work::link::{End, RUN};
 use crate::work::{self, Treatment, Wait, Work};
 
 pub struct Slipring {
@@ -203,9 +203,10 @@ impl End for Messages {
 
     fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
         let (late, mut got) = (Instant::now() + Duration::from_secs(10), 0u64);
-        let count = self.link.receiver().drain_deadline(most as usize, late, |_, bytes| {
-            got = got.wrapping_add(sum(bytes));
-        })?;
+        let count =
+            self.link.receiver().drain_deadline(RUN.min(most as usize), late, |_, bytes| {
+                got = got.wrapping_add(sum(bytes));
+            })?;
         if count == 0 { Err(gone().into()) } else { Ok((count as u64, got)) }
     }
 
