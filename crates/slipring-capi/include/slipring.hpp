@@ -608,8 +608,9 @@ class message_range {
     message_range(slipring_connection *link, timeout wait) noexcept : link_(link), wait_(wait) {}
     message_range(const message_range &) = delete;
     message_range &operator=(const message_range &) = delete;
+    // After a `break` a second loop goes on behind the message of the first.
     iterator begin() {
-        take();
+        next_ ? step() : take();
         return iterator(this);
     }
     sentinel end() const noexcept { return {}; }

@@ -93,6 +93,7 @@ static void loops_and_batches(slipring::context &context) {
     auto shortened = near.reserve(10).value();
     std::memcpy(shortened.data().data(), "d", 1);
     std::move(shortened).publish_first(1).value();
+    near.send("e", HANG).value();
     CHECK(near.reserve(1).value().data().size() == 1); // nothing is open
     std::string all;
     {
@@ -100,20 +101,25 @@ static void loops_and_batches(slipring::context &context) {
         for (const slipring::message &message : messages) {
             all += message.text();
             if (message.text() == "bc") {
-                break; // it is released with the range
+                break;
             }
         }
         CHECK(all == "abc" && messages.why());
+        for (const slipring::message &message : messages) {
+            all += message.text();
+            break; // it is released with the range
+        }
+        CHECK(all == "abcd");
     }
     auto messages = far.messages(timeout::none());
     for (const slipring::message &message : messages) {
         all += message.text();
     }
-    CHECK(all == "abcd" && messages.why().would_block());
+    CHECK(all == "abcde" && messages.why().would_block());
     for (const slipring::message &message : messages) {
         CHECK(message.data().empty());
     }
-    CHECK(near.stats().value().sent.messages == 3 && far.stats().value().received.messages == 3);
+    CHECK(near.stats().value().sent.messages == 4 && far.stats().value().received.messages == 4);
     far.take_turns().value();
     CHECK(far.rest().value() == std::chrono::nanoseconds::max());
     std::move(near).abort().value();
