@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::OnceCell;
+use std::mem::MaybeUninit;
 use std::rc::Rc;
 
 use iceoryx2::port::listener::Listener;
@@ -11,6 +12,7 @@ use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
 use iceoryx2::prelude::*;
 use iceoryx2::sample::Sample;
+use iceoryx2::sample_mut_uninit::SampleMutUninit;
 use iceoryx2::service::port_factory::publish_subscribe::PortFactory;
 use iceoryx2::waitset::WaitSetGuard;
 
@@ -86,7 +88,8 @@ impl System for Iceoryx2 {
                     Wait::Sleep | Wait::Default => Some(Bell::open(&node, setup)?),
                 };
                 notice(&subscriber, setup)?;
-                work::over(Slices { bell, publisher, subscriber, _node: node }, work, setup)
+                let writer = Writer::new(publisher);
+                work::over(Slices { bell, writer, subscriber, _node: node }, work, setup)
             }
         }
     }
@@ -153,14 +156,14 @@ fn notice(subscriber: &In, setup: &Setup) -> Outcome<()> {
 
 struct Slices {
     bell: Option<Bell>,
-    publisher: Out,
+    writer: Writer,
     subscriber: In,
     _node: Node1,
 }
 
 impl Slices {
-    fn publish(&self, len: usize, write: impl FnOnce(&mut [u8])) -> Outcome<()> {
-        publish(&self.publisher, len, write)?;
+    fn publish(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> Outcome<()> {
+        self.writer.publish(len, write)?;
         match &self.bell {
             Some(bell) => bell.ring(),
             None => Ok(()),
@@ -179,15 +182,33 @@ impl Slices {
     }
 }
 
-fn publish(publisher: &Out, len: usize, write: impl FnOnce(&mut [u8])) -> Outcome<()> {
-    let mut sample = publisher.loan_slice_uninit(len)?;
-    let bytes = sample.payload_mut();
-    // SAFETY: as long as the slice that it is made of, and borrowed like it; `u8` has no invalid values, and
-    // what `write` leaves alone is old shared memory.
-    write(unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<u8>(), len) });
-    // SAFETY: initialized above.
-    unsafe { sample.assume_init() }.send()?;
-    Ok(())
+/// A publisher, and the sample that it has loaned for the next message, as iceoryx2's own benchmarks do.
+struct Writer {
+    // Dropped before its publisher.
+    ahead: Option<SampleMutUninit<ipc::Service, [MaybeUninit<u8>], ()>>,
+    publisher: Out,
+}
+
+impl Writer {
+    fn new(publisher: Out) -> Writer {
+        Writer { ahead: None, publisher }
+    }
+
+    fn publish(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> Outcome<()> {
+        let mut sample = match self.ahead.take() {
+            Some(sample) if sample.payload().len() == len => sample,
+            _ => self.publisher.loan_slice_uninit(len)?,
+        };
+        let bytes = sample.payload_mut();
+        // SAFETY: as long as the slice that it is made of, and borrowed like it; `u8` has no invalid values, and
+        // what `write` leaves alone is old shared memory.
+        write(unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<u8>(), len) });
+        // SAFETY: initialized above.
+        unsafe { sample.assume_init() }.send()?;
+        // Where none is free now, the next message loans its own.
+        self.ahead = self.publisher.loan_slice_uninit(len).ok();
+        Ok(())
+    }
 }
 
 impl End for Slices {
@@ -299,9 +320,10 @@ fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
             let node = node()?;
             let publisher =
                 open(&node)?.publisher_builder().initial_max_slice_len(bytes).create()?;
+            let mut writer = Writer::new(publisher);
             Ok(Box::new(move |message| {
                 let _open = &node;
-                publish(&publisher, message.len(), |bytes| bytes.copy_from_slice(message))
+                writer.publish(message.len(), |bytes| bytes.copy_from_slice(message))
             }))
         };
         Box::new(make) as Maker
@@ -318,9 +340,10 @@ fn fan_out(setup: &Setup) -> Outcome<FanOutPart> {
     if setup.role == Role::Leader {
         let publisher = service.publisher_builder().initial_max_slice_len(bytes).create()?;
         setup.meet()?;
+        let mut writer = Writer::new(publisher);
         return Ok(FanOutPart::Sender(Box::new(move |fill| {
             let _open = &node;
-            publish(&publisher, bytes, &mut *fill)
+            writer.publish(bytes, &mut *fill)
         })));
     }
     let receiver = |_| -> Outcome<Look> {
@@ -347,7 +370,7 @@ struct Connect {
     role: Role,
     number: u64,
     /// The follower's of the last round: the echo is lost with its publisher if the leader has not looked.
-    last: Option<(Out, In)>,
+    last: Option<(Writer, In)>,
 }
 
 impl Connect {
@@ -373,10 +396,11 @@ impl Exchange for Connect {
     fn lead(&mut self, count: u64) -> Outcome<()> {
         for _ in 0..count {
             let (publisher, subscriber) = self.ports()?;
+            let mut writer = Writer::new(publisher);
             let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
             // Whoever is not there yet misses what is sent: again until the echo comes.
             let echo = loop {
-                publish(&publisher, 8, |bytes| bytes.copy_from_slice(&word))?;
+                writer.publish(8, |bytes| bytes.copy_from_slice(&word))?;
                 if let Some(sample) = subscriber.receive()? {
                     break sample;
                 }
@@ -390,14 +414,15 @@ impl Exchange for Connect {
     fn follow(&mut self, count: u64) -> Outcome<()> {
         for _ in 0..count {
             let (publisher, subscriber) = self.ports()?;
+            let mut writer = Writer::new(publisher);
             let word = loop {
                 if let Some(sample) = subscriber.receive()? {
                     break sample;
                 }
             };
-            publish(&publisher, 8, |bytes| bytes.copy_from_slice(word.payload()))?;
+            writer.publish(8, |bytes| bytes.copy_from_slice(word.payload()))?;
             drop(word);
-            self.last = Some((publisher, subscriber));
+            self.last = Some((writer, subscriber));
             self.number += 1;
         }
         Ok(())
