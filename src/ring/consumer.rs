@@ -132,7 +132,7 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.data + (self.cursor.position() & self.mask) as usize
     }
 
-    /// Releases a record, unless the reader's position is due to be published then. Returns whether it did.
+    /// Releases a record like the one before, unless the reader's position is due to be published then. Returns whether it did.
     #[inline(always)]
     pub(crate) fn release_quietly(&mut self, header: Header) -> bool {
         self.cursor.release_quietly(header)

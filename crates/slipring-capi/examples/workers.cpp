@@ -1,6 +1,7 @@
 // A pool of workers behind one epoll loop: workers.c in C++. Each has one job at a time, and the job of one that dies goes to another.
 //
 //     ./workers [WORKERS] [JOBS]      kills one worker in the middle, and prints "done: 1000 jobs, 1 worker died"
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +25,7 @@ static slipring::bytes bytes_of(const std::uint64_t &number) {
 
 static std::uint64_t number_of(slipring::bytes bytes) {
     std::uint64_t number = 0;
-    std::memcpy(&number, bytes.data(), sizeof number);
+    std::memcpy(&number, bytes.data(), std::min(bytes.size(), sizeof number));
     return number;
 }
 

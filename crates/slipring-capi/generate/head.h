@@ -18,7 +18,7 @@
  *
  * Answers. SLIPRING_OK, SLIPRING_WOULD_BLOCK and SLIPRING_END are no errors. After every other status,
  * slipring_last_error() has the text. No call unwinds into C. A call aborts only where the allocator has no memory
- * for a small object of the library, as Rust does. Signals do not end a wait.
+ * for a small object of the library, as Rust does. Signals do not end a wait, and no function is for signal handlers.
  *
  * Fork. In the child, what would use the parent's connections returns SLIPRING_FORKED, and freeing a handle frees
  * only what is the child's. The child must not touch the bytes of a reserved or peeked message, of a sample or of a
@@ -28,6 +28,7 @@
  * was freed (of each kind, the last 64 of each thread that runs), a handle of the parent, a call that does not fit
  * what is open, and a second thread in a half while another waits there. No status tells of a pointer that never was
  * a handle, a handle freed before those 64, one freed while another thread uses it, two threads that send or receive
- * short messages through one half at once, bytes that are used after their release, a buffer shorter than its length,
- * and memory of the message that changes while it is sent: all of these are undefined behaviour, as everywhere in C.
+ * short messages through one half at once, a signal handler that uses the half, the handle or the thread's last error
+ * that it has interrupted, bytes that are used after their release, a buffer shorter than its length, and memory of
+ * the message that changes while it is sent: all of these are undefined behaviour, as everywhere in C.
  */

@@ -106,7 +106,8 @@ class timeout {
     template <typename Rep, typename Period>
     static constexpr std::int64_t nanoseconds_of(std::chrono::duration<Rep, Period> time) noexcept {
         using std::chrono::duration_cast;
-        if (time >= duration_cast<std::chrono::duration<Rep, Period>>(std::chrono::hours(24 * 365 * 100))) {
+        // A hundred years, which `Rep` may be too short for.
+        if (std::chrono::duration<double>(time).count() >= 3153600000.0) {
             return SLIPRING_FOREVER;
         }
         // A time that is over does not wait.
@@ -579,7 +580,8 @@ class batch {
 };
 
 // The messages of a connection, for a range-based `for`: until the peer closes, the wait for one is over, or an error. `why()` tells
-// behind the loop. Each message may be read until the next one is taken.
+// behind the loop. Each message may be read until the next one is taken. After a `break` the message stays with the range: no other
+// function that receives is called before the next loop or the end of the range.
 class message_range {
   public:
     struct sentinel {};
@@ -628,7 +630,7 @@ class message_range {
     void step() {
         why_ = std::move(*next_).release().status();
         next_.reset();
-        if (why_ == SLIPRING_OK) {
+        if (why_ == SLIPRING_OK || why_ == SLIPRING_WRONG_STATE) { // the latter: another function has received it
             take();
         }
     }
@@ -1032,7 +1034,7 @@ struct callbacks {
 class reactor {
   public:
     explicit reactor(slipring_reactor *handle) noexcept : handle_(handle) {}
-    // Takes the connection, unless it returns SLIPRING_INVALID_HANDLE, SLIPRING_PANIC or SLIPRING_BUSY. The callbacks are called from
+    // Takes the connection, unless it returns SLIPRING_INVALID_HANDLE, SLIPRING_INVALID_ARGUMENT, SLIPRING_PANIC or SLIPRING_BUSY. The callbacks are called from
     // now on.
     result<link> adopt(connection &&connection, callbacks functions) {
         auto user = std::make_unique<callbacks>(std::move(functions));
@@ -1058,7 +1060,8 @@ class reactor {
         calls.user = user.release();
         slipring_link *made;
         slipring_status status = slipring_reactor_adopt(handle_.get(), connection.get(), &calls, sizeof calls, &made);
-        if (status != SLIPRING_INVALID_HANDLE && status != SLIPRING_PANIC && status != SLIPRING_BUSY) {
+        if (status != SLIPRING_INVALID_HANDLE && status != SLIPRING_INVALID_ARGUMENT && status != SLIPRING_PANIC &&
+            status != SLIPRING_BUSY) {
             (void)connection.release();
         }
         if (status != SLIPRING_OK) {

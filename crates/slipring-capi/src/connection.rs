@@ -130,30 +130,32 @@ impl Connection {
         })
     }
 
-    /// Returns the sending half of a connection, for work that is [done at once](Half::at_once).
+    /// Calls `act` with the sending half of a connection, for work that is [done at once](Half::at_once).
     ///
     /// # Safety
     ///
-    /// No other thread frees the handle or uses its sending half during `'a`.
+    /// No other thread frees the handle or uses its sending half meanwhile.
     #[inline(always)]
-    pub(crate) unsafe fn sending_at_once<'a>(
+    pub(crate) unsafe fn sending_at_once<R>(
         connection: *mut slipring_connection,
-    ) -> Option<&'a mut Sending> {
+        act: impl FnOnce(&mut Sending) -> Option<R>,
+    ) -> Option<R> {
         // SAFETY: as the caller vouches.
-        unsafe { Handle::<Self>::find(connection) }?.sending.0.at_once()
+        unsafe { Handle::<Self>::find(connection) }?.sending.0.at_once(act)
     }
 
-    /// Returns the receiving half of a connection, for work that is [done at once](Half::at_once).
+    /// Calls `act` with the receiving half of a connection, for work that is [done at once](Half::at_once).
     ///
     /// # Safety
     ///
-    /// No other thread frees the handle or uses its receiving half during `'a`.
+    /// No other thread frees the handle or uses its receiving half meanwhile.
     #[inline(always)]
-    pub(crate) unsafe fn receiving_at_once<'a>(
+    pub(crate) unsafe fn receiving_at_once<R>(
         connection: *mut slipring_connection,
-    ) -> Option<&'a mut Receiving> {
+        act: impl FnOnce(&mut Receiving) -> Option<R>,
+    ) -> Option<R> {
         // SAFETY: as the caller vouches.
-        unsafe { Handle::<Self>::find(connection) }?.receiving.0.at_once()
+        unsafe { Handle::<Self>::find(connection) }?.receiving.0.at_once(act)
     }
 
     /// Calls `act` with the sending half of a connection.

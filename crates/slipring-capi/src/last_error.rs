@@ -23,7 +23,10 @@ thread_local! {
 pub(crate) fn keep(failure: Failure) {
     // While a thread ends there is nobody left to ask.
     let _ = LAST.try_with(|last| {
-        *last.borrow_mut() = Last { failure: Some(failure), text: None, kind: None };
+        // A signal handler that interrupts this keeps nothing.
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = Last { failure: Some(failure), text: None, kind: None };
+        }
     });
 }
 

@@ -61,17 +61,17 @@ pub unsafe extern "C" fn slipring_send(
     len: usize,
     timeout: i64,
 ) -> slipring_status {
-    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    if let Some(sending) = unsafe { Connection::sending_at_once(connection) }
-        && is_known(timeout)
+    if is_known(timeout)
         // SAFETY: the header demands that the bytes are readable and stay as they are.
-        && let Some(message) = unsafe { find_bytes(message, len) }
+        && let Some(bytes) = unsafe { find_bytes(message, len) }
     {
-        match sending.send_at_once(message) {
-            AtOnce::No => {}
-            AtOnce::Done => return SLIPRING_OK,
+        let act = move |sending: &mut Sending| Some(sending.send_at_once(bytes));
+        // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+        match unsafe { Connection::sending_at_once(connection, act) } {
+            None | Some(AtOnce::No) => {}
+            Some(AtOnce::Done) => return SLIPRING_OK,
             // SAFETY: as above.
-            AtOnce::Due => return unsafe { announce(connection) },
+            Some(AtOnce::Due) => return unsafe { announce(connection) },
         }
     }
     // SAFETY: as that function demands.
@@ -120,17 +120,18 @@ pub unsafe extern "C" fn slipring_recv(
     len: *mut usize,
     timeout: i64,
 ) -> slipring_status {
-    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
-        && is_known(timeout)
+    if is_known(timeout)
         // SAFETY: the header demands a place for the answer.
         && let Some(mut out) = unsafe { Out::find(len) }
         // SAFETY: the header demands that the bytes may be written.
         && let Some(room) = unsafe { find_buffer(buffer, capacity) }
-        && let Some(received) = receiving.recv_at_once(room)
     {
-        out.set(received);
-        return SLIPRING_OK;
+        let act = |receiving: &mut Receiving| receiving.recv_at_once(room);
+        // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+        if let Some(received) = unsafe { Connection::receiving_at_once(connection, act) } {
+            out.set(received);
+            return SLIPRING_OK;
+        }
     }
     // SAFETY: as that function demands.
     unsafe { recv(connection, buffer, capacity, len, timeout) }
@@ -182,15 +183,16 @@ pub unsafe extern "C" fn slipring_reserve(
     timeout: i64,
     data: *mut *mut c_void,
 ) -> slipring_status {
-    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    if let Some(sending) = unsafe { Connection::sending_at_once(connection) }
-        && is_known(timeout)
+    if is_known(timeout)
         // SAFETY: the header demands a place for the answer.
         && let Some(mut out) = unsafe { Out::find(data) }
-        && let Some(room) = sending.reserve_at_once(len)
     {
-        out.set(room.as_ptr().cast());
-        return SLIPRING_OK;
+        let act = |sending: &mut Sending| sending.reserve_at_once(len);
+        // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+        if let Some(room) = unsafe { Connection::sending_at_once(connection, act) } {
+            out.set(room.as_ptr().cast());
+            return SLIPRING_OK;
+        }
     }
     // SAFETY: as that function demands.
     unsafe { reserve(connection, len, timeout, data) }
@@ -228,14 +230,13 @@ unsafe extern "C" fn reserve(
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_publish(connection: *mut slipring_connection) -> slipring_status {
+    let act = |sending: &mut Sending| Some(sending.publish_at_once());
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    if let Some(sending) = unsafe { Connection::sending_at_once(connection) } {
-        match sending.publish_at_once() {
-            AtOnce::No => {}
-            AtOnce::Done => return SLIPRING_OK,
-            // SAFETY: as above.
-            AtOnce::Due => return unsafe { announce(connection) },
-        }
+    match unsafe { Connection::sending_at_once(connection, act) } {
+        None | Some(AtOnce::No) => {}
+        Some(AtOnce::Done) => return SLIPRING_OK,
+        // SAFETY: as above.
+        Some(AtOnce::Due) => return unsafe { announce(connection) },
     }
     // SAFETY: as that function demands.
     unsafe { publish(connection) }
@@ -308,15 +309,16 @@ pub unsafe extern "C" fn slipring_peek(
     timeout: i64,
     message: *mut slipring_message,
 ) -> slipring_status {
-    // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
-        && is_known(timeout)
+    if is_known(timeout)
         // SAFETY: the header demands a place for the answer.
         && let Some(mut out) = unsafe { Out::find(message) }
-        && let Some(peeked) = receiving.peek_at_once()
     {
-        out.set(peeked);
-        return SLIPRING_OK;
+        // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
+        let peeked = unsafe { Connection::receiving_at_once(connection, Receiving::peek_at_once) };
+        if let Some(peeked) = peeked {
+            out.set(peeked);
+            return SLIPRING_OK;
+        }
     }
     // SAFETY: as that function demands.
     unsafe { peek(connection, timeout, message) }
@@ -352,10 +354,9 @@ unsafe extern "C" fn peek(
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
 pub unsafe extern "C" fn slipring_release(connection: *mut slipring_connection) -> slipring_status {
+    let act = |receiving: &mut Receiving| receiving.release_at_once().then_some(());
     // SAFETY: the header demands that nobody frees the handle or uses this half meanwhile.
-    if let Some(receiving) = unsafe { Connection::receiving_at_once(connection) }
-        && receiving.release_at_once()
-    {
+    if unsafe { Connection::receiving_at_once(connection, act) }.is_some() {
         return SLIPRING_OK;
     }
     // SAFETY: as that function demands.

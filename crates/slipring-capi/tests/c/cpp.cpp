@@ -34,6 +34,8 @@ struct derived : base {
 static_assert(!std::is_constructible_v<slipring::span<base>, std::vector<derived> &>);
 static_assert(std::is_constructible_v<slipring::span<const base>, std::vector<base> &>);
 static_assert(timeout(1ms).nanoseconds() == 1000000 && timeout(-1ms).nanoseconds() == SLIPRING_NONBLOCK);
+static_assert(timeout(std::chrono::duration<int>(1)).nanoseconds() == 1000000000);
+static_assert(timeout(std::chrono::duration<int, std::nano>(1)).nanoseconds() == 1);
 static_assert(timeout(std::chrono::hours::max()).nanoseconds() == SLIPRING_FOREVER && timeout().nanoseconds() == SLIPRING_DEFAULT);
 static_assert(timeout::none().nanoseconds() == 0 && timeout::forever().nanoseconds() == SLIPRING_FOREVER);
 
