@@ -99,34 +99,32 @@ impl<T: Kind> Handle<T> {
         Box::into_raw(Box::write(room, handle)).cast()
     }
 
-    /// Returns the first word behind a pointer.
+    /// Returns the handle at a pointer, and its first word. `None`: no handle can be there.
     #[inline(always)]
-    fn magic<C>(pointer: *const C) -> Option<u64> {
-        let word = NonNull::new(pointer.cast_mut().cast::<AtomicU64>())?;
+    fn locate<C>(pointer: *const C) -> Option<(NonNull<Self>, u64)> {
+        let handle = NonNull::new(pointer.cast_mut().cast::<Self>())?;
+        let word = handle.cast::<AtomicU64>();
         if !word.is_aligned() {
             return None;
         }
         // SAFETY: the header demands a pointer to a handle, and each starts with this word. Of one that was freed the
         // memory is still there, unless many others were freed since.
-        Some(unsafe { word.as_ref() }.load(Ordering::Relaxed))
+        Some((handle, unsafe { word.as_ref() }.load(Ordering::Relaxed)))
     }
 
     #[inline(always)]
     fn judge<C>(pointer: *const C) -> Answer<NonNull<Self>> {
-        match Self::magic(pointer) {
-            Some(magic) if magic == T::MAGIC => {
-                // SAFETY: it is not null, or it would have no first word.
-                Ok(unsafe { NonNull::new_unchecked(pointer.cast_mut().cast()) })
-            }
-            magic => Err(Self::refusal(pointer.is_null(), magic)),
+        match Self::locate(pointer) {
+            Some((handle, magic)) if magic == T::MAGIC => Ok(handle),
+            _ => Err(Self::refusal(pointer.cast())),
         }
     }
 
     #[cold]
-    fn refusal(is_null: bool, magic: Option<u64>) -> Failure {
-        let text = match magic {
-            None if is_null => "the handle is a null pointer",
-            Some(FREED) => "the handle was freed",
+    fn refusal(pointer: *const Self) -> Failure {
+        let text = match Self::locate(pointer) {
+            None if pointer.is_null() => "the handle is a null pointer",
+            Some((_, FREED)) => "the handle was freed",
             _ => T::WRONG,
         };
         Failure::Border(SLIPRING_INVALID_HANDLE, text)
@@ -139,12 +137,12 @@ impl<T: Kind> Handle<T> {
     /// No other thread frees the handle during `'a`.
     #[inline(always)]
     pub(crate) unsafe fn find<'a, C>(pointer: *const C) -> Option<&'a T> {
-        if Self::magic(pointer)? != T::MAGIC {
+        let (handle, magic) = Self::locate(pointer)?;
+        if magic != T::MAGIC {
             return None;
         }
-        let handle = pointer.cast::<Self>();
         // SAFETY: it is a handle of this kind, whose owner does not free it meanwhile.
-        Some(unsafe { &(*handle).value })
+        Some(unsafe { &(*handle.as_ptr()).value })
     }
 
     /// Returns the value of a handle.

@@ -58,13 +58,15 @@ impl Receiver {
         }
         let inbox = &mut self.inbox;
         let head = inbox.plain_at_once()?;
-        let bytes = inbox.link.peer().find(head.offset, head.len)?;
-        if head.len > buffer.len() || head.len > LINE as usize {
+        let is_there = inbox.link.peer().find(head.offset, head.len).is_some();
+        let fits = head.len <= buffer.len() && head.len <= LINE as usize;
+        // The writer does not learn of this release, so the bytes stay.
+        if !is_there || !fits || !inbox.release_at_once(&head) {
             return None;
         }
+        let bytes = inbox.link.peer().find(head.offset, head.len)?;
         bytes.copy_to(&mut buffer[..head.len]);
-        // A message that is not released at once is copied once more.
-        inbox.release_at_once(&head).then_some(head.len)
+        Some(head.len)
     }
 }
 
@@ -80,7 +82,7 @@ impl Inbox {
         Some(RecordHead { header, offset, len: header.len() as usize })
     }
 
-    /// Releases a plain message, unless the position is due to be published. Returns whether it did.
+    /// Releases a plain message like the one before, unless the position is due to be published. Returns whether it did.
     #[inline(always)]
     fn release_at_once(&mut self, head: &RecordHead) -> bool {
         let is_released = self.consumer.release_quietly(head.header);
