@@ -49,7 +49,12 @@ pub fn bounds() -> Vec<Bound> {
     let (write_limit, backlog_limit) = (channel.write_limit as u64, channel.backlog_limit as u64);
     let grace = channel.release_grace.unwrap_or_default();
     let mut rows = Rows(Vec::new());
-    rows.add("memory of a link, this side", "`ring_capacity`, `loan_slots`", bytes(side), KEEPS);
+    rows.add(
+        "memory of a link, this side",
+        "`ring_capacity`, `loan_slots`",
+        format!("{}, and {} once its ring was full", bytes(side), bytes(hello.second_ring)),
+        KEEPS,
+    );
     rows.add(
         "memory kept ready for the next link",
         "as of a link, once a context",
@@ -57,10 +62,14 @@ pub fn bounds() -> Vec<Bound> {
         &["attack storm"],
     );
     rows.add(
-        "a peer's ring, mapped here",
+        "a peer's two rings, mapped here",
         "what it announced",
-        format!("at most {}, on its account", bytes(LONGEST_RING)),
-        &["siege large-hellos"],
+        format!("at most {} each, on its account", bytes(LONGEST_RING)),
+        &[
+            "siege large-hellos",
+            "tests/transport/second_ring.rs::a_peer_that_lies_about_its_second_ring_ends_its_link",
+            "tests/transport/second_ring.rs::second_rings_count_for_their_peers",
+        ],
     );
     rows.add("this context's pool", "`pool_quota`", bytes(pool.quota), KEEPS);
     rows.add(
@@ -185,8 +194,8 @@ pub fn bounds() -> Vec<Bound> {
     );
     rows.add(
         "records read after a peer's end",
-        "the peer's `ring_capacity`",
-        format!("at most {}, on its account", bytes(LONGEST_RING)),
+        "the peer's rings",
+        format!("at most {} each, on its account", bytes(LONGEST_RING)),
         &["siege dead-full-ring", "siege endless-after-end"],
     );
     rows.add(

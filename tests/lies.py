@@ -186,7 +186,7 @@ def hellos(subscriber):
     name = (name.decode() if isinstance(name, bytes) else name)[1:]
     segment, fd = peer.make_segment(peer.CONTROL_LEN + peer.RING_CAPACITY)
     right = peer.HELLO_BODY.pack(1, 1, peer.ARCHITECTURE, 0, peer.SUBSCRIBER, peer.CONTROL_LEN, peer.RING_CAPACITY,
-                                 peer.LOAN_SLOTS, 0xFFFFFFFF, peer.MAX_MESSAGE, peer.POOL_LIMIT, 2, 4, bytes(48))
+                                 peer.LOAN_SLOTS, 0xFFFFFFFF, peer.MAX_MESSAGE, peer.POOL_LIMIT, 2, 4, 0, bytes(40))
     while True:
         with contextlib.suppress(OSError, peer.Failure), contextlib.closing(honest.dial(name)) as sock:
             body = bytearray(right)

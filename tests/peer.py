@@ -41,16 +41,16 @@ DEADLINE = 30.0  # seconds, for whatever is waited for
 PAGE, MASK = mmap.PAGESIZE, (1 << 64) - 1
 
 MAGIC, HELLO, REFUSAL, SEGMENT, RETIRE, WAKE, TOPIC = b"slipring", 1, 2, 3, 4, 5, 7  # §2
-HEAD, HELLO_BODY = struct.Struct("<8sHHI"), struct.Struct("<HH4sIIQQIIQQII48s")
+HEAD, HELLO_BODY = struct.Struct("<8sHHI"), struct.Struct("<HH4sIIQQIIQQIIQ40s")
 LINK, PUBLISHER, SUBSCRIBER = 0, 1, 2  # roles
 ARCHITECTURE = bytes([8, 1, PAGE.bit_length() - 1, 6])
-RING_CAPACITY, LOAN_SLOTS = 16384, 16  # of ours; small, so that they are soon used again
+RING_CAPACITY, SECOND_RING, LOAN_SLOTS = 8192, 16384, 16  # of ours; small, so that they are soon used again
 MAX_MESSAGE, POOL_LIMIT, IN_RING = 1 << 24, 3 << 23, 8192  # longer ones than IN_RING go through the pool
 CONTROL_LEN = -(-(4096 + 8 * LOAN_SLOTS) // PAGE) * PAGE
 POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL = 0x200, 0x40, 0x48, 0x80, 0x88  # §5
 FILLED, RETURNED_LOANS = 0x300, 0x1000
 AWAKE, PARKED, ARMED, GONE, HOT, HOT_AFTER = 0, 1, 2, 3, 4, 1024  # §7; bytes without a sleep, after which we are hot
-MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE = range(1, 10)  # §6
+MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE, MOVED = range(1, 11)  # §6
 MORE, POOLED, TIGHT, META = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 INTEGER, FLOAT, STRING, TIME, BOOLEAN = 1, 2, 3, 4, 5  # §6, of meta.type
 WORDS = {INTEGER: "q", FLOAT: "d", TIME: "q", BOOLEAN: "Q"}
@@ -60,7 +60,7 @@ SO_PASSCRED, SO_PEERCRED, SCM_CREDENTIALS, POLLRDHUP = 16, 17, 2, 0x2000  # §1,
 SYS_FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYBODY, SYS_MEMBARRIER = 202, 0, 1, 0x7FFFFFFF, 324
 GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 2, 4
 
-TENSORS_VERSION, MAX_TENSORS, MAX_RANK, NO_SLOT, FROZEN = 1, 1024, 8, 0xFFFFFFFF, 1  # §12, §2
+TENSORS_VERSION, MAX_TENSORS, MAX_RANK, NO_SLOT, FROZEN, RING = 1, 1024, 8, 0xFFFFFFFF, 1, 2  # §12, §2
 ATTACHED, INLINE, REGION, WIDE = 0, 1, 2, 1  # of tensor.flags
 TENSOR = struct.Struct("<BBBB")  # dtype, rank, flags, name_len
 DTYPES = {  # code: name, bytes of an element, its format in struct
@@ -318,9 +318,10 @@ def receive_packet(sock):
 
 
 def send_hello(sock, fd, role=LINK, policy=0, depth=0):
+    second_ring = SECOND_RING if role == LINK else 0
     send_packet(sock, HELLO, HELLO_BODY.pack(1, 1, ARCHITECTURE, MEMBARRIER, role, CONTROL_LEN, RING_CAPACITY,
                                              LOAN_SLOTS, 0xFFFFFFFF, MAX_MESSAGE, POOL_LIMIT, policy, depth,
-                                             bytes(48)), fd)
+                                             second_ring, bytes(40)), fd)
 
 
 def receive_hello(sock, expected=LINK):
@@ -333,16 +334,18 @@ def receive_hello(sock, expected=LINK):
     demand(credentials, "handshake: no credentials")
     demand(credentials[1] == os.geteuid(), f"handshake: the Hello is of user {credentials[1]}", 1)
     (low, high, architecture, flags, role, control_len, capacity, loan_slots, node, max_message, pool_limit, policy,
-     depth, zero) = HELLO_BODY.unpack_from(packet, HEAD.size)
+     depth, second_ring, zero) = HELLO_BODY.unpack_from(packet, HEAD.size)
     demand(low <= 1 <= high, f"Hello: versions {low} to {high}")
     demand(architecture == ARCHITECTURE, f"Hello: architecture {architecture.hex()}")
     demand(flags <= 1 and role == expected and policy == depth == 0 and not any(zero), "Hello: flags, role or zero")
     demand(PAGE <= capacity <= 1 << 30 and capacity & (capacity - 1) == 0, f"Hello: ring_capacity {capacity}")
+    demand(second_ring == 0 or capacity < second_ring <= 1 << 30 and second_ring & (second_ring - 1) == 0,
+           f"Hello: second_ring {second_ring}")
     demand(1 <= loan_slots <= 65536, f"Hello: loan_slots {loan_slots}")
     demand(control_len == round_up(4096 + 8 * loan_slots, PAGE), f"Hello: control_len {control_len}")
     demand(1 <= max_message <= 1 << 40 and (node < 1024 or node == 0xFFFFFFFF), "Hello: max_message or numa_node")
     segment = map_segment(fds[0], control_len + capacity)
-    return (segment, control_len, capacity, loan_slots, min(max_message, MAX_MESSAGE), pool_limit,
+    return (segment, control_len, capacity, second_ring, loan_slots, min(max_message, MAX_MESSAGE), pool_limit,
             MEMBARRIER and flags == 1)
 
 
@@ -364,7 +367,7 @@ class Link:
         except (BrokenPipeError, ConnectionResetError):
             pass  # a Refusal waits
         try:
-            (self.theirs, self.their_control, self.their_capacity, self.their_slots, self.longest,
+            (self.theirs, self.their_control, self.their_capacity, self.their_second, self.their_slots, self.longest,
              self.their_pool_limit, self.may_be_hot) = receive_hello(sock, self.hears)
         except Failure as failure:
             if not connecting:
@@ -374,6 +377,9 @@ class Link:
         if not connecting:
             send_hello(sock, fd, *self.says)
         os.close(fd)
+        self.their_ring, self.their_start, self.moved_ring = self.theirs, self.their_control, None  # moved_ring: come, and not yet used
+        self.our_ring, self.our_start, self.our_capacity = self.ours, CONTROL_LEN, RING_CAPACITY
+        self.left = None  # of our first ring, once we have moved: how far they read, as last loaded; its end
         self.head = self.tail = 0  # of our ring: where we write; how far they read, as last loaded
         self.at = self.published = 0  # of their ring: where we read; the position that we told them
         self.after_more = False  # the record that we read before had MORE
@@ -467,26 +473,48 @@ class Link:
 
     def room(self, size):
         """Step 1: whether `size` bytes fit; if not by what we know, loads the peer's position."""
-        limit = RING_CAPACITY - 128 - size
+        limit = self.our_capacity - 128 - size
         if self.head - self.tail & MASK > limit:
             self.load_tail()
         return self.head - self.tail & MASK <= limit
 
     def load_tail(self):
         tail = self.theirs.load(POSITION)
+        if self.left and (tail - self.left[0] & MASK) <= (self.left[1] - self.left[0] & MASK) and tail != self.tail:
+            self.left = tail, self.left[1]
+            return
+        self.left = None
         demand(tail % 8 == 0 and (tail - self.tail & MASK) <= (self.head - self.tail & MASK), f"position {tail}")
         self.tail = tail
 
     def has_read(self, position):
         """Whether they have read all that stands in front of this position of our ring."""
         self.load_tail()
-        return self.head - self.tail & MASK <= self.head - position & MASK
+        tail = self.left[0] if self.left else self.tail
+        return self.head - tail & MASK <= self.head - position & MASK
 
     def header_at(self, position):
-        return CONTROL_LEN + position % RING_CAPACITY
+        return self.our_start + position % self.our_capacity
+
+    def move(self):
+        """Goes on in our second ring, once."""
+        if self.says[0] != LINK or self.our_capacity == SECOND_RING:
+            return
+        ring, fd = make_segment(SECOND_RING)
+        send_packet(self.sock, SEGMENT, struct.pack("<IIQ", 0, RING, SECOND_RING), fd)
+        os.close(fd)
+        end = round_up(self.head + 8, 64) & MASK
+        self.our_ring.store(self.header_at(end), 0)
+        self.our_ring.store(self.header_at(self.head), MOVED)  # there is always room
+        self.left = self.tail, end
+        self.our_ring, self.our_start, self.our_capacity = ring, 0, SECOND_RING
+        self.head = self.tail = round_up(end, SECOND_RING) & MASK
+        self.ring(RECEIVER_STATE, DATA_BELL)
 
     def publish(self, *records, wait=True):
         """One record or a batch, of (kind and flags, payload); MORE is set here.  False: no room, and not waited."""
+        if not self.room(sum(80 + len(payload) for _, payload in records)):  # or hardly
+            self.move()
         placed, position, after_more = [], self.head, False
         for index, (header, payload) in enumerate(records):
             header |= MORE if index + 1 < len(records) else 0
@@ -495,21 +523,21 @@ class Link:
             position = round_up(start + len(payload), 8 if header & (MORE | TIGHT) else 64)
             after_more = header & MORE
         size = position - self.head
-        demand(size <= RING_CAPACITY - 128, "a batch longer than the ring")
+        demand(size <= self.our_capacity - 128, "a batch longer than the ring")
         demand(not self.peer_reads_no_more(), "the peer has closed")  # §10
         if not wait and not self.room(size):
             return False
         self.wait_as_writer(lambda: self.room(size), "room in our ring")
-        ring = self.ours.bytes[CONTROL_LEN:]
+        ring = self.our_ring.bytes[self.our_start:]
         for place, header, start, payload in placed:
-            at = start % RING_CAPACITY
-            first = min(len(payload), RING_CAPACITY - at)
+            at = start % self.our_capacity
+            first = min(len(payload), self.our_capacity - at)
             ring[at:at + first] = payload[:first]
             ring[:len(payload) - first] = payload[first:]  # Wrap
             if place != self.head:
-                self.ours.store(self.header_at(place), header)
-        self.ours.store(self.header_at(position), 0)
-        self.ours.store(self.header_at(self.head), placed[0][1])  # last: now all of it is visible
+                self.our_ring.store(self.header_at(place), header)
+        self.our_ring.store(self.header_at(position), 0)
+        self.our_ring.store(self.header_at(self.head), placed[0][1])  # last: now all of it is visible
         self.head = position & MASK
         self.progress(SENDER_STATE, self.head)
         self.ring(RECEIVER_STATE, DATA_BELL)
@@ -518,8 +546,8 @@ class Link:
     def tell(self, payload, length, with_id):
         """§9, while it is being written: all of it is there, in two steps, and then nothing is said of what comes."""
         self.wait_as_writer(lambda: self.room(128), "room in our ring")
-        ring, at = self.ours.bytes[CONTROL_LEN:], (self.head + 8) % RING_CAPACITY
-        first = min(len(payload), RING_CAPACITY - at)
+        ring, at = self.our_ring.bytes[self.our_start:], (self.head + 8) % self.our_capacity
+        first = min(len(payload), self.our_capacity - at)
         ring[at:at + first] = payload[:first]
         ring[:len(payload) - first] = payload[first:]
         for there in (length // 128 * 64, length // 64 * 64):
@@ -620,7 +648,7 @@ class Link:
     # §6 Reading
 
     def header(self):
-        return self.theirs.load(self.their_control + self.at % self.their_capacity)
+        return self.their_ring.load(self.their_start + self.at % self.their_capacity)
 
     def publish_position(self):
         if self.published != self.at:
@@ -633,11 +661,21 @@ class Link:
         given back."""
         while True:
             received = self.receive_record(lag)
-            if received is None or received.kind < CLOSE or received.kind >= TENSORS:
+            if received is None or received.kind < CLOSE or TENSORS <= received.kind < MOVED:
                 return received
             if received.kind == PACKETS:
                 while self.read_pool_packet():
                     pass
+            if received.kind == MOVED:
+                self.follow()
+
+    def follow(self):
+        """Goes on in their second ring, which is on the socket."""
+        while not self.moved_ring:
+            demand(self.read_pool_packet(), "moved, and no ring was sent")
+        self.their_ring, self.moved_ring, self.their_start, self.their_capacity = self.moved_ring, None, 0, self.their_second
+        self.their_second, self.at = 0, round_up(self.at, self.their_capacity) & MASK
+        self.publish_position()
 
     def receive_record(self, lag):
         if not self.header():
@@ -652,9 +690,10 @@ class Link:
             self.publish_position()
             return None
         attachments, version = header >> 16 & 0xFF, header >> 24 & 0xFF
-        demand(MESSAGE <= kind <= TENSOR_RESPONSE and kind != CLOSE and header & 0xF000 == 0, f"header {header:#x}")
+        demand(MESSAGE <= kind <= MOVED and kind != CLOSE and header & 0xF000 == 0, f"header {header:#x}")
+        demand(kind != MOVED or header == MOVED, f"header {header:#x}")
         demand(not header & META or kind not in (TRIGGER, PACKETS), f"header {header:#x}")
-        if kind >= TENSORS:
+        if TENSORS <= kind < MOVED:
             demand(version == TENSORS_VERSION and length >= 32 * attachments, f"header {header:#x}")
         else:
             demand(attachments == version == 0, f"header {header:#x}")
@@ -662,7 +701,7 @@ class Link:
         demand(kind < CLOSE or not header & POOLED, f"header {header:#x}")
         demand(prefix <= length <= self.their_capacity - 192, f"header {header:#x}")
         start = self.at + (8 if length <= 56 or header & TIGHT or self.after_more else 64)
-        at, ring = start % self.their_capacity, self.theirs.bytes[self.their_control:]
+        at, ring = start % self.their_capacity, self.their_ring.bytes[self.their_start:]
         payload = bytes(ring[at:at + length])  # the slice ends with the ring, then it goes on at 0
         payload += ring[:length - len(payload)]
         self.after_more = bool(header & MORE)
@@ -673,7 +712,7 @@ class Link:
         ident = struct.unpack_from("<Q", payload)[0] if prefix else None
         meta, length = decode_meta(payload[prefix:]) if header & META else ((), 0)
         body, loan = payload[prefix + length:], None
-        if kind >= TENSORS:
+        if TENSORS <= kind < MOVED:
             demand(len(body) >= 32 * attachments, f"header {header:#x}")
             return Received(kind, ident, b"", None, self.take_tensors(body, attachments), meta)
         if header & POOLED:
@@ -730,6 +769,10 @@ class Link:
         if kind == WAKE and self.arms:
             return True
         demand(kind == SEGMENT, f"packet of kind {kind} after the handshake")
+        if flags == RING:
+            demand(length == self.their_second and not number and not self.moved_ring, "segment.len of a ring")
+            self.moved_ring = map_segment(fds[0], length)
+            return True
         known = [segment.length for segment in self.their_segments.values()]
         demand(len(known) < 1024 and sum(known) + length <= POOL_LIMIT, "the peer's pool is too large")
         demand(length and length % PAGE == 0 and flags <= FROZEN, "segment.len or segment.flags")
@@ -756,7 +799,7 @@ class Link:
 
     def close_sending(self):
         if not self.peer_reads_no_more():
-            self.ours.store(self.header_at(self.head), CLOSE)  # there is always room
+            self.our_ring.store(self.header_at(self.head), CLOSE)  # there is always room
             self.ring(RECEIVER_STATE, DATA_BELL)
         self.ours.store(SENDER_STATE, GONE)
 
@@ -958,7 +1001,7 @@ def step_wrap(link):
             link.send(body(i), tight=i % 3 == 0)
         if i >= 4:
             expect(link, body(i - 4), f"message {i - 4}")
-    return f"{count} messages, our ring {link.head // RING_CAPACITY} times, theirs {link.at // link.their_capacity}"
+    return f"{count} messages, our ring {link.head // link.our_capacity} times, theirs {link.at // link.their_capacity}"
 
 
 def step_batch(link):
@@ -992,6 +1035,11 @@ def step_full_rings(link):
         sent, turns = sent + 1, turns + 1
         return link.slept[SENDER_STATE]
 
+    # Rings that are full for the first time make way for longer ones, if there are some.
+    wait_for(both_full, "the peer parks for room")
+    for i in range(sent):
+        expect(link, body(i), f"message {i} of a full ring")
+    seen = sent
     wait_for(turn, "we sleep for room")
     for i in range(seen, sent):
         expect(link, body(i), f"message {i} of a full ring")

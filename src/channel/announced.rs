@@ -6,10 +6,10 @@
 //! 4. After at most 32 packets a record tells the peer to read its socket.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::error::{ErrorKind, Result};
-use crate::handshake::packet::Packet;
+use crate::handshake::packet::{Content, Packet};
 use crate::link::control_socket::SEGMENTS;
 use crate::link::link::Link;
 use crate::link::session::Session;
@@ -132,11 +132,27 @@ impl AnnouncedSegments {
                 return Ok(Offered::NoRoom);
             }
         }
-        let sent = self.post(link, Packet::Segment { segment, len, frozen }, Some(&fd))?;
+        let content = if frozen { Content::Frozen } else { Content::Blocks };
+        let sent = self.post(link, Packet::Segment { segment, len, content }, Some(&fd))?;
         if sent == Offered::Known {
             self.segments.insert(segment, Sent { len, named: None });
         }
         Ok(sent)
+    }
+
+    /// Announces the second ring of this side. A record tells of it.
+    pub(crate) fn offer_ring(
+        &mut self,
+        link: &Link,
+        len: u64,
+        fd: BorrowedFd<'_>,
+    ) -> Result<Offered> {
+        if !link.post(&Packet::Segment { segment: 0, len, content: Content::Ring }, &[fd])? {
+            return Ok(Offered::NoRoom);
+        }
+        // Its reader reads all packets before it.
+        self.packets_announced();
+        Ok(Offered::Known)
     }
 
     /// Retires segments one by one until there is `enough` room. The peer may unmap them.

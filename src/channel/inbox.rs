@@ -56,6 +56,8 @@ const POLLS: u32 = 1000;
 #[derive(Debug)]
 pub(crate) struct Inbox {
     consumer: Consumer<Mapping, PeerMapping>,
+    /// The peer's segment with the ring that this half reads.
+    ring: PeerMapping,
     data: Waiter,
     room: Waker,
     generation: Generation,
@@ -135,6 +137,7 @@ impl Inbox {
             .with_interrupts(link.interrupts());
         Self {
             consumer,
+            ring: link.peer().clone(),
             data: Waiter::new(sleeper, options.spin, link.row().half(RECEIVER)),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             lent: None,
@@ -389,7 +392,7 @@ impl Inbox {
     /// Counts the bytes of records after the end of the link. More than the peer's ring holds are a fault.
     #[cold]
     fn count_after_end(&mut self) {
-        let (capacity, position) = (self.link.terms().peer.ring, self.consumer.position());
+        let (capacity, position) = (self.consumer.capacity(), self.consumer.position());
         let len = position.wrapping_sub(*self.ended_at.get_or_insert(position));
         if len > capacity {
             self.fail(Fault::RecordsAfterEnd { len, capacity });
@@ -455,7 +458,7 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn bytes(&self, head: &RecordHead) -> Bytes<'_> {
         match &self.lent {
-            None => self.link.peer().bytes(head.offset, head.len),
+            None => self.ring.bytes(head.offset, head.len),
             Some(lent) => {
                 let cached = self.segments.get(lent.segment).expect("until it is released");
                 cached.segment.mapping().bytes(lent.offset as usize, head.len)

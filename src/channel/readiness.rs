@@ -25,9 +25,12 @@ impl Watch {
         Self { peer, word, least }
     }
 
-    /// Moves the watch to the word at `header`, in bytes from the start of the peer's segment.
+    /// Moves the watch to the word at `header`, in bytes from the start of the peer's segment `ring`.
     #[inline(always)]
-    pub(crate) fn move_to(&mut self, header: usize) {
+    pub(crate) fn move_to(&mut self, ring: &PeerMapping, header: usize) {
+        if !self.peer.is(ring) {
+            self.peer = ring.clone();
+        }
         self.word = header;
     }
 

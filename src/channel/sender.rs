@@ -33,7 +33,7 @@ use crate::pool::Block;
 use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
-use crate::shm::{Area, Mapping, PeerMapping, PeerWords};
+use crate::shm::{Area, Mapping, PeerMapping};
 use crate::status::Awaited;
 use crate::status::layout::{SENDER, WAKES, WRITTEN};
 use crate::wake::{Attention, HOT, Sleeper, Waker};
@@ -51,6 +51,7 @@ mod descriptors;
 mod pipelined;
 mod pool_writer;
 pub(crate) mod reservation;
+mod second_ring;
 mod with_metadata;
 
 /// The block of one message, and the offset of its descriptor in the ring, in bytes.
@@ -91,6 +92,8 @@ pub struct Sender {
     generation: Generation,
     link: Arc<Link>,
     session: Arc<Session>,
+    /// The second ring's length in bytes, or 0: there is none, this half has moved there, or it could not be made.
+    second_ring: u64,
     /// The longest message that travels in the ring, in bytes.
     inline_max: usize,
     announced: AnnouncedSegments,
@@ -148,6 +151,7 @@ impl Sender {
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
             room: Waiter::new(sleeper, options.spin, link.row().half(SENDER)),
             wanted: WantedRoom::default(),
+            second_ring: own.second_ring,
             inline_max: inline_max as usize,
             announced: AnnouncedSegments::default(),
             passed: 0,
@@ -381,10 +385,9 @@ impl Sender {
         self.link.socket().as_fd()
     }
 
-    /// Returns the bytes of this half's ring that the peer has not given back, at most the whole ring.
+    /// Returns the bytes of this half's ring that the peer has not given back.
     pub(crate) fn unread(&self) -> u64 {
-        let read = self.link.peer().load(layout::POSITION);
-        self.producer.written().wrapping_sub(read).min(self.link.terms().own.ring)
+        self.producer.unread()
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -601,6 +604,9 @@ impl Sender {
         mut full: Full,
         patience: SendPatience,
     ) -> Result<usize, TrySendError> {
+        if self.move_for(full)? {
+            return self.find_room(header, patience);
+        }
         let deadline = self.deadline(patience);
         let mut attempts = 0;
         loop {

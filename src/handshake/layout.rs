@@ -57,6 +57,8 @@ pub(crate) fn len(slots: u32) -> u64 {
 pub(crate) struct Extents {
     pub(crate) control: usize,
     pub(crate) ring: u64,
+    /// The ring to which the side may move, or 0. It has a segment of its own.
+    pub(crate) second_ring: u64,
     pub(crate) loan_slots: u32,
 }
 

@@ -52,6 +52,7 @@ const ISSUES_MEMBARRIER: u32 = 1;
 
 /// A flag of a segment packet: the segment is sealed against writing.
 const FROZEN: u32 = 1;
+const RING: u32 = 2;
 
 /// The `numa_node` of a side that does not know its node.
 const NO_NODE: u32 = u32::MAX;
@@ -89,7 +90,8 @@ struct HelloBody {
     pool_limit: U64,
     policy: U32,
     depth: U32,
-    zero: [u8; 48],
+    second_ring: U64,
+    zero: [u8; 40],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -159,6 +161,8 @@ pub(crate) struct Hello {
     pub(crate) control_len: u64,
     /// Bytes of the ring.
     pub(crate) ring_capacity: u64,
+    /// Bytes of the longer ring to which this side may move, or 0.
+    pub(crate) second_ring: u64,
     /// Loans that this side can hold at a time.
     pub(crate) loan_slots: u32,
     /// The node of the thread that made this side's segment.
@@ -176,7 +180,8 @@ impl Hello {
     /// hold.
     pub(crate) fn of_broadcast(self, role: Role) -> Self {
         let (ring_capacity, loan_slots) = (page_size() as u64, HOLDS);
-        Self { ring_capacity, loan_slots, control_len: layout::len(loan_slots), role, ..self }
+        let control_len = layout::len(loan_slots);
+        Self { ring_capacity, second_ring: 0, loan_slots, control_len, role, ..self }
     }
 
     /// Returns the sections of the segment that comes with this Hello.
@@ -184,21 +189,32 @@ impl Hello {
         Extents {
             control: self.control_len as usize,
             ring: self.ring_capacity,
+            second_ring: self.second_ring,
             loan_slots: self.loan_slots,
         }
     }
+}
+
+/// What a segment is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The pool's blocks.
+    Blocks,
+    /// What its maker wrote before it sealed the segment against writing.
+    Frozen,
+    /// The second ring of its maker.
+    Ring,
 }
 
 /// A packet, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packet {
     Hello(Hello),
-    /// Passes a pool segment.
+    /// Passes a segment. The number of a ring's is 0.
     Segment {
         segment: u32,
         len: u64,
-        /// The segment is sealed against writing.
-        frozen: bool,
+        content: Content,
     },
     /// Ends the use of a pool segment: no later record names it.
     Retire {
@@ -260,8 +276,12 @@ impl Packet {
     pub(crate) fn encode(&self) -> [u8; PACKET] {
         match self {
             Self::Hello(hello) => packet(HELLO, 1, hello_body(hello).as_bytes()),
-            Self::Segment { segment, len, frozen } => {
-                let flags = if *frozen { FROZEN } else { 0 };
+            Self::Segment { segment, len, content } => {
+                let flags = match content {
+                    Content::Blocks => 0,
+                    Content::Frozen => FROZEN,
+                    Content::Ring => RING,
+                };
                 packet(SEGMENT, 1, segment_body(*segment, flags, *len).as_bytes())
             }
             Self::Retire { segment } => packet(RETIRE, 0, segment_body(*segment, 0, 0).as_bytes()),
@@ -317,8 +337,19 @@ impl Packet {
             SEGMENT => {
                 let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
                 let (segment, flags) = (body.segment.get(), body.flags.get());
-                must_be("segment.flags", (flags & !FROZEN).into(), 0)?;
-                Self::Segment { segment, len: body.len.get(), frozen: flags & FROZEN != 0 }
+                let content = match flags {
+                    0 => Content::Blocks,
+                    FROZEN => Content::Frozen,
+                    RING => Content::Ring,
+                    _ => {
+                        let (field, value) = ("segment.flags", flags.into());
+                        return Err(Fault::Field { field, value }.into());
+                    }
+                };
+                if content == Content::Ring {
+                    must_be("segment.segment", segment.into(), 0)?;
+                }
+                Self::Segment { segment, len: body.len.get(), content }
             }
             RETIRE => {
                 let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
@@ -419,7 +450,8 @@ fn hello_body(hello: &Hello) -> HelloBody {
         pool_limit: hello.pool_limit.into(),
         policy: policy.into(),
         depth: depth.into(),
-        zero: [0; 48],
+        second_ring: hello.second_ring.into(),
+        zero: [0; 40],
     }
 }
 
@@ -479,6 +511,11 @@ fn check_hello(body: &HelloBody) -> Result<Hello> {
     {
         return lie("ring_capacity", capacity);
     }
+    let second = body.second_ring.get();
+    let is_longer = second.is_power_of_two() && second > capacity;
+    if second != 0 && !(is_longer && second <= layout::LONGEST_RING) {
+        return lie("second_ring", second);
+    }
     let slots = body.loan_slots.get();
     if slots == 0 || slots > 1 << 16 {
         return lie("loan_slots", slots.into());
@@ -492,13 +529,14 @@ fn check_hello(body: &HelloBody) -> Result<Hello> {
     if node != NO_NODE && node >= 1024 {
         return lie("numa_node", node.into());
     }
-    if body.zero != [0; 48] {
+    if body.zero != [0; 40] {
         return lie("hello.zero", 1);
     }
     Ok(Hello {
         issues_membarrier: flags & ISSUES_MEMBARRIER != 0,
         control_len: body.control_len.get(),
         ring_capacity: capacity,
+        second_ring: second,
         loan_slots: slots,
         numa_node: (node != NO_NODE).then_some(node),
         max_message,

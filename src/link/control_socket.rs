@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::account::{Account, Charge, Resource};
 use crate::error::{ErrorKind, Fault, Result};
-use crate::handshake::packet::{PACKET, Packet, Reason};
+use crate::handshake::packet::{Content, PACKET, Packet, Reason};
 use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::{self, UntrustedFd};
@@ -30,6 +30,9 @@ use crate::shm::{Frozen, LARGE, MappedSegments, PeerMapping, PeerSegment, discar
 
 /// The most segments of one peer that a side maps. Part of the wire format.
 pub(crate) const SEGMENTS: usize = 1024;
+
+/// The mappings of a ring of the peer's, which lies twice in a row.
+pub(crate) const RING_MAPPINGS: u64 = 2;
 
 /// A segment of a peer's pool, mapped.
 #[derive(Debug)]
@@ -101,7 +104,7 @@ struct Counting {
     segment: u32,
     len: usize,
     fd: UntrustedFd,
-    frozen: bool,
+    content: Content,
     /// The bytes whose pages are counted: all are there.
     done: usize,
 }
@@ -109,7 +112,11 @@ struct Counting {
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     segments: HashMap<u32, Arrived>,
-    /// Bytes of all segments.
+    /// The second ring of the peer, from its arrival until the receiving half takes it.
+    ring: Option<PeerMapping>,
+    /// Its length in bytes as long as it may arrive, then 0.
+    ring_due: u64,
+    /// Bytes of all segments but the ring's.
     bytes: u64,
     limit: u64,
     account: Arc<Account>,
@@ -145,16 +152,18 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Returns a table for `limit` bytes of segments of a peer. `account` is that of the link, with the charge for the
-    /// descriptors of the link.
+    /// Returns a table for `limit` bytes of segments of a peer, and for its second ring. `account` is that of the link, with the
+    /// charge for the descriptors of the link.
     pub(crate) fn new(
-        limit: u64,
+        (limit, second_ring): (u64, u64),
         prefault: bool,
         (account, descriptors): (Arc<Account>, Charge),
         mapped: (PeerProcess, Arc<MappedSegments>),
     ) -> Self {
         Self {
             segments: HashMap::new(),
+            ring: None,
+            ring_due: second_ring,
             bytes: 0,
             limit,
             passed: PassedDescriptors::new(account.clone()),
@@ -184,11 +193,20 @@ impl ControlSocket {
 
     /// Reads the socket until this segment has come. Returns `false` if the socket rests before.
     pub(crate) fn fetch(&mut self, socket: &OwnedFd, segment: u32) -> Result<bool> {
+        self.fetch_until(socket, |socket| socket.segments.contains_key(&segment))
+    }
+
+    /// Reads the socket until the second ring of the peer has come, as [`fetch`](Self::fetch) does.
+    pub(crate) fn fetch_ring(&mut self, socket: &OwnedFd) -> Result<bool> {
+        self.fetch_until(socket, |socket| socket.ring.is_some())
+    }
+
+    fn fetch_until(&mut self, socket: &OwnedFd, has_come: impl Fn(&Self) -> bool) -> Result<bool> {
         if self.share.is_none() {
             return Ok(true);
         }
         self.begin_look();
-        while !self.segments.contains_key(&segment) {
+        while !has_come(self) {
             if self.rests() {
                 return Ok(false);
             }
@@ -279,6 +297,18 @@ impl ControlSocket {
             Arrived::Frozen(frozen) => Ok(frozen),
             Arrived::Pool(_) => Err(Fault::UnknownSegment { segment }.into()),
         }
+    }
+
+    /// Returns the second ring of the peer, whole. Reads the socket as [`segment`](Self::segment) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::UnknownSegment`]: it has not come, or was taken.
+    pub(crate) fn take_ring(&mut self, socket: &OwnedFd) -> Result<PeerMapping> {
+        if self.share.is_none() {
+            self.take_for_record(socket, |socket| socket.ring.is_some())?;
+        }
+        self.ring.take().ok_or(Fault::UnknownSegment { segment: 0 }.into())
     }
 
     /// Sets how many descriptors of the user's may wait.
@@ -476,8 +506,11 @@ impl ControlSocket {
             return Ok(self.passed.add(first, count, packet.descriptors)?);
         }
         match (packet_kind, packet.descriptors.pop()) {
-            (Packet::Segment { segment, len, frozen }, Some(fd)) => {
-                self.map(segment, len, fd, frozen)
+            (Packet::Segment { len, content: Content::Ring, .. }, Some(fd)) => {
+                self.map_ring(len, fd)
+            }
+            (Packet::Segment { segment, len, content }, Some(fd)) => {
+                self.map(segment, len, fd, content)
             }
             (Packet::Retire { segment }, _) => {
                 self.retires.fetch_add(1, Ordering::Relaxed);
@@ -498,7 +531,22 @@ impl ControlSocket {
         }
     }
 
-    fn map(&mut self, segment: u32, len: u64, fd: UntrustedFd, frozen: bool) -> Result<()> {
+    /// Maps the second ring of the peer, which comes once at most.
+    fn map_ring(&mut self, len: u64, fd: UntrustedFd) -> Result<()> {
+        if len == 0 || len != self.ring_due {
+            return Err(Fault::Field { field: "segment.len", value: len }.into());
+        }
+        self.ring_due = 0;
+        self.begin_map(Counting {
+            segment: 0,
+            len: len as usize,
+            fd,
+            content: Content::Ring,
+            done: 0,
+        })
+    }
+
+    fn map(&mut self, segment: u32, len: u64, fd: UntrustedFd, content: Content) -> Result<()> {
         let bytes = self.bytes.saturating_add(len);
         let segments = self.segments.len() + 1;
         self.window = self.window.saturating_add(len);
@@ -515,22 +563,25 @@ impl ControlSocket {
         let Ok(whole) = usize::try_from(len) else {
             return Err(ErrorKind::OutOfMemory { bytes: len }.into());
         };
-        if self.share.is_some() && len > PART {
-            // The limits hold for it already.
-            self.counting = Some(Counting { segment, len: whole, fd, frozen, done: 0 });
+        self.begin_map(Counting { segment, len: whole, fd, content, done: 0 })
+    }
+
+    /// Maps a segment, or begins to count the pages of a long one. The limits hold for it already.
+    fn begin_map(&mut self, counting: Counting) -> Result<()> {
+        if self.share.is_some() && counting.len as u64 > PART {
+            self.counting = Some(counting);
             return Ok(());
         }
-        self.attach(Counting { segment, len: whole, fd, frozen, done: 0 })
+        self.attach(counting)
     }
 
     /// Counts the next part of a segment's pages, and maps the segment after the last one.
     fn count(&mut self, mut counting: Counting) -> Result<()> {
         let end = counting.len.min(counting.done + PART as usize);
         let (fd, part) = (counting.fd.as_fd(), counting.done..end);
-        let is_known = if counting.frozen {
-            Frozen::count_pages(fd, counting.len, part)?
-        } else {
-            PeerSegment::count_pages(fd, counting.len, part)?
+        let is_known = match counting.content {
+            Content::Frozen => Frozen::count_pages(fd, counting.len, part)?,
+            Content::Blocks | Content::Ring => PeerSegment::count_pages(fd, counting.len, part)?,
         };
         counting.done = if is_known { end } else { 0 };
         if is_known && end < counting.len {
@@ -542,20 +593,31 @@ impl ControlSocket {
 
     /// Maps a segment.
     fn attach(&mut self, counting: Counting) -> Result<()> {
-        let Counting { segment, len: whole, fd, frozen, done } = counting;
-        let (len, is_whole) = (whole as u64, done == whole);
+        let Counting { segment, len: whole, fd, content, done } = counting;
+        let (len, extents) = (whole as u64, (whole, done == whole));
         let charge = |resource, amount| self.account.charge(resource, amount);
-        let charges = [charge(Resource::Mappings, 1)?, charge(Resource::MappedBytes, len)?];
-        let arrived = if frozen {
-            let charges = (charges, charge(Resource::Descriptors, 1)?);
-            let frozen = Frozen::attach(fd, whole, is_whole)?;
-            frozen.count(charges);
-            Arrived::Frozen(FrozenBlock::new(frozen, ()))
-        } else {
-            let (peer, mapped) = &self.mapped;
-            let mapped = mapped.attach(*peer, &fd, (whole, is_whole), self.prefault, charges)?;
-            fd.close_mapped();
-            Arrived::Pool(Arc::new(PoolSegment { mapped }))
+        let mappings = if content == Content::Ring { RING_MAPPINGS } else { 1 };
+        let charges = [charge(Resource::Mappings, mappings)?, charge(Resource::MappedBytes, len)?];
+        let arrived = match content {
+            Content::Frozen => {
+                let charges = (charges, charge(Resource::Descriptors, 1)?);
+                let frozen = Frozen::attach(fd, whole, extents.1)?;
+                frozen.count(charges);
+                Arrived::Frozen(FrozenBlock::new(frozen, ()))
+            }
+            Content::Blocks => {
+                let (peer, mapped) = &self.mapped;
+                let mapped = mapped.attach(*peer, &fd, extents, self.prefault, charges)?;
+                fd.close_mapped();
+                Arrived::Pool(Arc::new(PoolSegment { mapped }))
+            }
+            Content::Ring => {
+                let ring = PeerSegment::attach(&fd, extents, 0, self.prefault)?.mapping().clone();
+                fd.close_mapped();
+                ring.count(charges);
+                self.ring = Some(ring);
+                return Ok(());
+            }
         };
         self.segments.insert(segment, arrived);
         self.bytes += len;

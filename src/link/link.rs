@@ -22,7 +22,7 @@ use crate::handshake::{layout, socket};
 use crate::link::control_socket::ControlSocket;
 use crate::link::health::{Health, HealthWord};
 use crate::pool::{Borrower, BorrowerId, Holder};
-use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
+use crate::shm::{Backing, Mapping, OwnWords, PeerMapping, PeerWords};
 use crate::status::{self, Line, Row};
 use crate::sync::Edge;
 
@@ -37,6 +37,8 @@ pub(crate) struct Terms {
     pub(crate) peer: Extents,
     /// The most bytes of this side's pool that the peer maps.
     pub(crate) peer_pool_limit: u64,
+    /// The pages of this side's second ring.
+    pub(crate) backing: Backing,
     /// This side has connected.
     #[cfg(feature = "traces")]
     pub(crate) connected: bool,

@@ -51,9 +51,10 @@ pub(super) const LEVELS: &[Gauge] = &[
         join: u64::saturating_add,
         tell: |look, tell| {
             for (row, told, capacity) in queues(look) {
-                // The peer's word, and a count that can be some messages old.
+                // The peer's word, and a count that can be some messages old. Positions in two rings lie further apart than the
+                // bytes.
                 let used = row.sender.written.wrapping_sub(told);
-                tell(Series::of(row), if used <= capacity { used } else { 0 });
+                tell(Series::of(row), if used <= u64::MAX / 2 { used.min(capacity) } else { 0 });
             }
         },
     },

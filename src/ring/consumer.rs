@@ -46,6 +46,16 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         Self { own, peer, data, position, mask: capacity - 1, cursor }
     }
 
+    /// Goes on in another ring of the writer's, after the record that says so. It has `capacity` bytes that start at `data` of
+    /// `peer`.
+    pub(crate) fn move_to(&mut self, peer: &P, data: usize, capacity: u64) {
+        debug_assert!(capacity.is_power_of_two());
+        self.peer = peer.ring(data, capacity);
+        self.data = data;
+        self.mask = capacity - 1;
+        self.cursor = self.cursor.moved_to(capacity);
+    }
+
     /// Returns the next record, if one is published. A second call returns the same one.
     ///
     /// # Errors
@@ -90,13 +100,18 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.next_header() + self.cursor.lead(header) as usize
     }
 
+    /// Returns the length of the ring in bytes.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+
     /// Returns the position: bytes of the ring that were given back since it was made.
     #[inline(always)]
     pub(crate) fn position(&self) -> u64 {
         self.cursor.position()
     }
 
-    /// Returns the ring bytes of the records that are published and not yet released. It visits each of them.
+    /// Returns the ring bytes of the records in this ring that are published and not yet released. It visits each of them.
     pub(crate) fn unread(&self) -> u64 {
         let start = self.cursor.position();
         let mut cursor = self.cursor.clone();
@@ -106,7 +121,10 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
             Edge::Peek.acquire();
             let unread = cursor.position().wrapping_sub(start);
             match cursor.judge(word) {
-                Ok(Some(header)) if unread <= self.mask && header.kind() != Kind::Close => {
+                Ok(Some(header))
+                    if unread <= self.mask
+                        && !matches!(header.kind(), Kind::Close | Kind::Moved) =>
+                {
                     cursor.release(header);
                 }
                 // The end, or a lie, which the receiver meets when it comes there.

@@ -10,8 +10,8 @@ pub(crate) const LINE: u64 = 64;
 /// The length of a header in bytes.
 pub(crate) const HEADER: u64 = 8;
 
-/// Ring bytes that no message may use: the line of the next header, and the line of the writer's closing
-/// record.
+/// Ring bytes that no message may use: the line of the next header, and the line of the writer's last record in
+/// this ring.
 const RESERVED: u64 = 2 * LINE;
 
 /// The longest payload that shares its header's line.
@@ -36,6 +36,12 @@ pub(crate) fn batch_limit(capacity: u64) -> u64 {
 #[inline(always)]
 fn lead(header: Header, in_batch: bool) -> u64 {
     if header.len() <= SHORT || header.is_tight() || in_batch { HEADER } else { LINE }
+}
+
+/// Returns the position of the first record in a ring of `capacity` bytes that takes the place of one that ends at
+/// `end`: the start of the ring.
+fn first_in(capacity: u64, end: u64) -> u64 {
+    end.wrapping_add(capacity - 1) & !(capacity - 1)
 }
 
 /// Returns the start of the record after the one at `position`.
@@ -73,6 +79,17 @@ pub(crate) struct ProducerCursor {
     /// The distance in bytes from `head` to a later word that is known to be zero, or 0. It stays the same
     /// while records of one length follow each other, and then is not stored.
     clear: u64,
+    /// What the reader has yet to read of the ring before this one.
+    left: Option<Left>,
+}
+
+/// The part of a ring that its writer has left and its reader has not.
+#[derive(Debug)]
+struct Left {
+    /// The reader's position as last read.
+    tail: u64,
+    /// The end of the last record.
+    end: u64,
 }
 
 /// The words that a publication stores besides the header.
@@ -87,7 +104,13 @@ pub(crate) struct Clearing {
 impl ProducerCursor {
     /// Returns a cursor at `start`, a multiple of the capacity. All words of the ring are zero.
     pub(crate) fn new(capacity: u64, start: u64) -> Self {
-        Self { capacity, head: start, tail: start, clear: 0 }
+        Self { capacity, head: start, tail: start, clear: 0, left: None }
+    }
+
+    /// Returns a cursor at the start of an empty ring of `capacity` bytes that takes the place of this one.
+    pub(crate) fn moved_to(&self, capacity: u64) -> Self {
+        let left = Left { tail: self.tail(), end: self.head };
+        Self { left: Some(left), ..Self::new(capacity, first_in(capacity, self.head)) }
     }
 
     /// Returns the start of the next record.
@@ -98,14 +121,14 @@ impl ProducerCursor {
 
     /// Returns the reader's position as last read.
     pub(crate) fn tail(&self) -> u64 {
-        self.tail
+        self.left.as_ref().map_or(self.tail, |left| left.tail)
     }
 
     /// Returns the bytes for records from `head` on, according to the last known tail.
     #[inline(always)]
     pub(crate) fn free(&self) -> u64 {
         let used = self.head.wrapping_sub(self.tail);
-        // A closing record may use the reserve.
+        // The last record may use the reserve.
         (self.capacity - RESERVED).saturating_sub(used)
     }
 
@@ -119,6 +142,20 @@ impl ProducerCursor {
     #[inline(always)]
     pub(crate) fn payload(position: u64, header: Header, in_batch: bool) -> u64 {
         position.wrapping_add(lead(header, in_batch))
+    }
+
+    /// Returns the ring bytes of the records that a reader at this position, which is not checked, has not read. They are at
+    /// most this ring and what was left of the one before.
+    pub(crate) fn unread(&self, position: u64) -> u64 {
+        let here = self.head.wrapping_sub(position);
+        match &self.left {
+            Some(left) if here > self.capacity => {
+                let there = left.end.wrapping_sub(position);
+                let most = left.end.wrapping_sub(left.tail);
+                there.min(most) + self.head.wrapping_sub(first_in(self.capacity, left.end))
+            }
+            _ => here.min(self.capacity),
+        }
     }
 
     /// Checks that the record fits at the head. Returns the start of the next one.
@@ -160,10 +197,26 @@ impl ProducerCursor {
         let advance = position.wrapping_sub(self.tail);
         let published = self.head.wrapping_sub(self.tail);
         if advance > published || !position.is_multiple_of(8) {
-            return Err(Fault::Position { position, tail: self.tail, head: self.head });
+            return self.admit_left(position);
         }
         self.tail = position;
+        if self.left.is_some() {
+            self.left = None;
+        }
         Ok(())
+    }
+
+    /// Takes over a position in the ring before this one.
+    #[cold]
+    fn admit_left(&mut self, position: u64) -> Result<(), Fault> {
+        if let Some(left) = &mut self.left
+            && position.wrapping_sub(left.tail) <= left.end.wrapping_sub(left.tail)
+            && position.is_multiple_of(8)
+        {
+            left.tail = position;
+            return Ok(());
+        }
+        Err(Fault::Position { position, tail: self.tail(), head: self.head })
     }
 
     /// Forgets that a word up to `next` is zero: bytes up to there will be written and perhaps never
@@ -209,9 +262,9 @@ impl ProducerCursor {
         (in_use <= self.capacity).then_some(after)
     }
 
-    /// Moves the head over the closing record. There is always room for it, once.
-    pub(crate) fn advance_to_close(&mut self) -> Clearing {
-        self.advance(next(self.head, Header::new(crate::ring::Kind::Close, 0), false))
+    /// Moves the head over the last record in this ring. There is always room for it, once.
+    pub(crate) fn advance_to_end(&mut self, last: Header) -> Clearing {
+        self.advance(next(self.head, last, false))
     }
 }
 
@@ -234,6 +287,12 @@ impl ConsumerCursor {
     /// Returns a cursor at `start`, a multiple of the capacity.
     pub(crate) fn new(capacity: u64, start: u64) -> Self {
         Self { capacity, position: start, published: start, promised: false, last: 0, stride: 0 }
+    }
+
+    /// Returns a cursor at the start of a ring of `capacity` bytes that takes the place of this one.
+    pub(crate) fn moved_to(&self, capacity: u64) -> Self {
+        let start = first_in(capacity, self.position);
+        Self { published: self.published, ..Self::new(capacity, start) }
     }
 
     /// Returns the start of the next record.

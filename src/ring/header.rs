@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     TensorRequest = 8,
     /// A response with tensors: the request's id (8 bytes), then as [`Tensors`](Self::Tensors).
     TensorResponse = 9,
+    /// The next record lies in the writer's second ring. There is no payload.
+    Moved = 10,
 }
 
 /// The kinds of records that may have a payload, but for those with tensors, as bits.
@@ -84,6 +86,9 @@ impl Header {
     /// of it.
     pub(crate) const POOLED_MESSAGE: Self = Self(Kind::Message as u64 | POOLED | 32 << 32);
 
+    /// The header of the record that the writer's second ring follows.
+    pub(crate) const MOVED: Self = Self(Kind::Moved as u64);
+
     /// The version of the descriptions that this library writes.
     pub(crate) const TENSORS_VERSION: u8 = 1;
 
@@ -115,6 +120,11 @@ impl Header {
     #[inline(always)]
     pub(crate) fn to_word(self) -> u64 {
         self.0
+    }
+
+    /// Returns the header in a word that [`to_word`](Self::to_word) has returned.
+    pub(crate) fn of(word: u64) -> Self {
+        Self(word)
     }
 
     /// Checks a word that a peer wrote and that is not zero.
@@ -150,6 +160,7 @@ impl Header {
             // With metadata: the others are not rare.
             1..=3 => word & !(KNOWN | META) == 0,
             4 => word == Kind::Close as u64,
+            10 => word == Kind::Moved as u64,
             7..=9 => word & !TENSORS == 0,
             _ => false,
         };
@@ -168,6 +179,7 @@ impl Header {
             7 => Kind::Tensors,
             8 => Kind::TensorRequest,
             9 => Kind::TensorResponse,
+            10 => Kind::Moved,
             _ => Kind::Close,
         }
     }

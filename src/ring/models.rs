@@ -252,6 +252,51 @@ fn a_batch_fails_without_peek() {
     assert!(failure_without(Edge::Peek, batch).contains(TORN));
 }
 
+/// A record, a move to another ring, and a record there.
+fn moved() {
+    loom::model(|| {
+        let (mut writer, mut reader) = ends_on_second_lap();
+        let second = LoomWords::new(CAPACITY as usize);
+        let messages = [vec![10; 2], vec![20; 2]];
+        let (sent, ring) = (messages.clone(), second.clone());
+        let sending = thread::spawn(move || {
+            writer.send(&sent[0]);
+            writer.producer.move_to(&ring, 0, CAPACITY);
+            writer.ring = ring;
+            writer.send(&sent[1]);
+        });
+        let mut received = Vec::new();
+        for _ in 0..4 {
+            match reader.consumer.peek().expect("a header is seen with the one before it") {
+                Some(record) if record.header == Header::MOVED => {
+                    reader.consumer.release(record.header);
+                    reader.consumer.move_to(&second, 0, CAPACITY);
+                    reader.ring = second.clone();
+                }
+                Some(_) => received.extend(reader.receive()),
+                None => {}
+            }
+        }
+        sending.join().unwrap();
+        assert_eq!(received, messages[..received.len()], "every payload is seen with its header");
+    });
+}
+
+#[test]
+fn a_record_in_the_second_ring_is_visible_with_its_payload() {
+    moved();
+}
+
+#[test]
+fn a_record_in_the_second_ring_fails_without_publish() {
+    assert!(failure_without(Edge::Publish, moved).contains(TORN));
+}
+
+#[test]
+fn a_record_in_the_second_ring_fails_without_peek() {
+    assert!(failure_without(Edge::Peek, moved).contains(TORN));
+}
+
 /// Records that share lines: two tight ones, the second over the ring's end.
 fn tight_records() {
     loom::model(|| {

@@ -54,6 +54,19 @@ impl BatchSlot {
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
+
+    /// Moves this batch to the start of another ring. Its bytes lie there.
+    fn move_to(&mut self, start: u64) {
+        let by = start.wrapping_sub(self.start);
+        self.start = start;
+        self.packed = self.packed.wrapping_add(by);
+        self.newest.0 = self.newest.0.wrapping_add(by);
+        let (position, word, continues) = match self.newest {
+            (_, 0) => (start, self.first, false),
+            (position, word) => (position, word, true),
+        };
+        self.end = ProducerCursor::next(position, Header::of(word), continues);
+    }
 }
 
 impl<O: OwnWords, P: PeerWords> Producer<O, P> {
@@ -103,6 +116,16 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         let after = self.read()?;
         let took = start.elapsed();
         Ok((after != before).then_some(took))
+    }
+
+    /// Returns the length of the ring in bytes.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Returns the ring bytes of the records that the reader has not read.
+    pub(crate) fn unread(&self) -> u64 {
+        self.cursor.unread(self.peer.load(self.position))
     }
 
     /// Returns the start of the next record, in bytes since creation.
@@ -187,6 +210,21 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         batch.count = 0;
     }
 
+    /// Returns where the bytes of a batch lie that is neither empty nor published: their start in the data section, and their
+    /// length.
+    pub(crate) fn find_batch(&self, batch: &BatchSlot) -> Option<(usize, usize)> {
+        // As in `reserve`: the caller may reach its headers through the mirror.
+        compiler_fence(Ordering::SeqCst);
+        let is_open = batch.count > 0 && batch.start == self.cursor.head();
+        let len = batch.packed.wrapping_sub(batch.start) as usize;
+        is_open.then_some(((batch.start & self.mask) as usize, len))
+    }
+
+    /// Continues a batch whose bytes were copied to the start of the ring to which this end has [moved](Self::move_to).
+    pub(crate) fn resume(&self, batch: &mut BatchSlot) {
+        batch.move_to(self.cursor.head());
+    }
+
     /// Adds a record to a batch. Returns the start of its payload.
     ///
     /// # Errors
@@ -246,9 +284,24 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
 
     /// Publishes the closing record. There is always room for it, once.
     pub(crate) fn close(&mut self) {
+        self.publish_last(Header::new(Kind::Close, 0));
+    }
+
+    /// Tells the reader that the next record lies in another ring, and goes on there. The other ring has `capacity` bytes, all
+    /// zero, that start at `data` of `own`. Nothing is reserved.
+    pub(crate) fn move_to(&mut self, own: &O, data: usize, capacity: u64) {
+        debug_assert!(capacity.is_power_of_two());
+        self.publish_last(Header::MOVED);
+        self.own = own.ring(data, capacity);
+        self.mask = capacity - 1;
+        self.cursor = self.cursor.moved_to(capacity);
+    }
+
+    /// Publishes the last record in this ring.
+    fn publish_last(&mut self, last: Header) {
         let position = self.cursor.head();
-        let clearing = self.cursor.advance_to_close();
-        self.store(position, Header::new(Kind::Close, 0).to_word(), clearing);
+        let clearing = self.cursor.advance_to_end(last);
+        self.store(position, last.to_word(), clearing);
     }
 
     /// Clears the next header and stores this one: the publication.

@@ -563,6 +563,12 @@ impl PeerMapping {
         debug_assert!(charged.is_ok(), "a mapping counts for one account");
     }
 
+    /// Returns whether `other` is the same mapping.
+    #[inline(always)]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.view.base == other.view.base
+    }
+
     /// Returns the length in bytes, without a mirror.
     pub(super) fn len(&self) -> usize {
         self.view.span.len

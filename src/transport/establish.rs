@@ -15,11 +15,12 @@ use crate::handshake::packet::{self, Hello};
 use crate::handshake::peer::Credentials;
 use crate::handshake::role::{Policy, Role};
 use crate::handshake::socket;
+use crate::link::control_socket;
 use crate::link::env::LinkEnv;
 use crate::link::link::{Link, Returns, Terms};
 use crate::link::session::Session;
 use crate::pool::Pool;
-use crate::shm::Area;
+use crate::shm::{Area, Backing};
 use crate::status::{self, Facts, Kind, Row};
 use crate::transport::connection::Connection;
 use crate::transport::options::Options;
@@ -27,9 +28,6 @@ use crate::wake;
 
 /// The descriptors of a link: its socket and the peer's pidfd.
 pub(crate) const LINK_DESCRIPTORS: u64 = 2;
-
-/// The mappings of a peer's segment, whose ring lies twice in a row.
-const RING_MAPPINGS: u64 = 2;
 
 /// A link whose handshake has succeeded.
 pub(crate) struct Established {
@@ -78,7 +76,7 @@ impl LinkCharges {
         let account = options.account(peer);
         let descriptors = account.charge(Resource::Descriptors, descriptors)?;
         let ring = [
-            account.charge(Resource::Mappings, RING_MAPPINGS)?,
+            account.charge(Resource::Mappings, control_socket::RING_MAPPINGS)?,
             account.charge(Resource::MappedBytes, hello.extents().segment_len() as u64)?,
         ];
         Ok(Self { account, descriptors, ring })
@@ -98,7 +96,8 @@ pub(super) fn establish(
     (ours, theirs, charges): Sides,
 ) -> Result<Established> {
     let Ours { hello, mapping, ring, inode, .. } = ours;
-    if let Some(node) = options.node_of_receiver(theirs.hello.numa_node)
+    let node = options.node_of_receiver(theirs.hello.numa_node);
+    if let Some(node) = node
         && let Err(error) = mapping.bind_to_node(node)
     {
         // Only the peer vouches for the node, and the link works without it.
@@ -109,6 +108,7 @@ pub(super) fn establish(
         own: hello.extents(),
         peer: theirs.hello.extents(),
         peer_pool_limit: theirs.hello.pool_limit,
+        backing: Backing { node: node.or(options.backing().node), ..options.backing() },
         #[cfg(feature = "traces")]
         connected: end == End::Connecting,
     };
@@ -116,7 +116,7 @@ pub(super) fn establish(
     peer.count(charges.ring);
     let row = open_row((&socket, end), env.pool(), (&hello, &theirs), inode)?;
     #[cfg(feature = "metrics")]
-    row.follow(&peer, layout::POSITION, hello.ring_capacity);
+    row.follow(&peer, layout::POSITION, hello.ring_capacity.max(hello.second_ring));
     let returns = Returns::new((mapping.clone(), peer.clone()), &theirs.peer, row.clone());
     let borrower = env.pool().open(Arc::new(returns), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
@@ -130,6 +130,7 @@ pub(super) fn establish(
         borrower,
         options.control_socket(
             (charges.account, charges.descriptors),
+            theirs.hello.second_ring,
             (process, env.mapped().clone()),
         ),
         (row, theirs.segment.inode()),

@@ -33,6 +33,9 @@ pub(crate) enum Numa {
     Node(u32),
 }
 
+/// The ring that a link begins with, in bytes. Most links never hold more: requests, tokens, tensors, long messages.
+const FIRST_RING: u64 = 16 << 10;
+
 /// The default of [`Options::pool_footprint`], in bytes. Source: `docs/lab/2026-11-23-pool-footprint.md`: while both
 /// CPUs share a cache, a round trip of 64 KiB takes longer with half as much and with twice as much.
 const POOL_FOOTPRINT: u64 = 2 << 20;
@@ -80,7 +83,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            ring_capacity: 64 << 10,
+            ring_capacity: 1 << 20,
             max_message: 1 << 30,
             inline_max: 4 << 10,
             loan_slots: 256,
@@ -108,16 +111,29 @@ impl Default for Options {
 impl Options {
     /// Returns this side's Hello, for a thread on this node.
     pub(crate) fn hello(&self, issues_membarrier: bool, numa_node: Option<u32>) -> Hello {
+        let first = self.first_ring();
         Hello {
             issues_membarrier,
             control_len: layout::len(self.loan_slots),
-            ring_capacity: self.ring_capacity,
+            ring_capacity: first,
+            second_ring: if first < self.ring_capacity { self.ring_capacity } else { 0 },
             loan_slots: self.loan_slots,
             numa_node,
             max_message: self.max_message,
             pool_limit: self.peer_pool_limit,
             role: Role::Link,
         }
+    }
+
+    /// Returns the bytes of the ring that a link begins with.
+    fn first_ring(&self) -> u64 {
+        if self.prefault {
+            return self.ring_capacity;
+        }
+        let whole_pages = FIRST_RING.max(page_size() as u64);
+        // A message in the ring is no longer than a quarter of it.
+        let messages = 4 * self.inline_max.min(self.ring_capacity / 4);
+        self.ring_capacity.min(whole_pages.max(messages.next_power_of_two()))
     }
 
     /// Returns what a handshake asks of the peer, and how it waits.
@@ -183,9 +199,10 @@ impl Options {
     pub(super) fn control_socket(
         &self,
         account: (Arc<Account>, Charge),
+        second_ring: u64,
         mapped: (PeerProcess, Arc<MappedSegments>),
     ) -> ControlSocket {
-        ControlSocket::new(self.peer_pool_limit, self.prefault, account, mapped)
+        ControlSocket::new((self.peer_pool_limit, second_ring), self.prefault, account, mapped)
     }
 
     /// Returns the options of a link's halves.
@@ -207,9 +224,12 @@ impl Options {
         Self::default()
     }
 
-    /// Bytes of the ring that this side writes: a power of two from one page to 1 GiB. Default
-    /// 64 KiB, which is allocated when a link is made. One-way streams of short messages are 1.7 times as fast
-    /// with 4 MiB (`bench-rivals`, 64 B, Zen 4).
+    /// Bytes of messages in the ring that wait for the peer: the ring's length, a power of two from one page to 1 GiB. Default
+    /// 1 MiB.
+    ///
+    /// A link begins with a ring of 16 KiB, or of four messages of [`inline_max`](Self::inline_max). When that ring is full for
+    /// the first time, this side goes on in one of the whole length. With [`prefault`](Self::prefault) it begins with the
+    /// whole length.
     pub fn ring_capacity(mut self, bytes: u64) -> Self {
         self.ring_capacity = bytes;
         self

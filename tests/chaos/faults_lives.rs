@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use libc::{EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSPC};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use slipring::error::TrySendError;
 use slipring::options::Spin;
 use slipring::region::{PosixShm, Registry, SigbusGuard, Source};
 use slipring::{Connection, Context, DType, Error, Options, Reactor, Tensor};
@@ -82,6 +83,19 @@ fn plain(context: &Context) -> Ended {
         let message =
             far.receiver().recv_deadline(patience())?.ok_or("an end instead of a message")?;
         assert_eq!(message, vec![7; len]);
+    }
+    // More than the first ring holds. Without a second one there is no room for all.
+    let mut sent = 0;
+    for _ in 0..40 {
+        match near.sender().try_send(&[8; 1000]) {
+            Ok(()) => sent += 1,
+            Err(TrySendError::Full { .. }) => break,
+            Err(TrySendError::Failed(error)) => return Err(error.into()),
+        }
+    }
+    for _ in 0..sent {
+        let message = far.receiver().recv_deadline(patience())?;
+        assert_eq!(message.ok_or("an end instead of a message")?, [8; 1000]);
     }
     Ok(near.close()?)
 }

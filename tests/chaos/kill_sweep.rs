@@ -66,14 +66,22 @@ fn victim(role: Role, name: &str) {
         }
     };
     trace::enter(2);
-    let mut echo = |len: usize| {
+    let echo = |link: &mut Connection, len: usize| {
         let message = vec![len as u8; len];
         link.sender().send_deadline(&message, soon()).unwrap();
         assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
     };
-    [0, 48, 300].into_iter().for_each(&mut echo);
+    [0, 48, 300].into_iter().for_each(|len| echo(&mut link, len));
+    // More than the first ring holds: both sides go on in their second one.
+    let messages = || (1000..1040).map(|len| vec![len as u8; len]);
+    for message in messages() {
+        link.sender().send_deadline(&message, soon()).unwrap();
+    }
+    for message in messages() {
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
+    }
     trace::enter(3);
-    [5000, 20_000, 100_000, 400_000, 1_000_000].into_iter().for_each(&mut echo);
+    [5000, 20_000, 100_000, 400_000, 1_000_000].into_iter().for_each(|len| echo(&mut link, len));
     trace::enter(4);
     link.sender().send_deadline(LAST, soon()).unwrap();
     let mut lent = context.alloc::<u32>([5000]).unwrap();

@@ -148,7 +148,7 @@ fn the_queue_of_a_receiver_that_does_not_read_grows_until_it_reads() {
     // A record takes its header and whole words.
     assert!((2000.0..4000.0).contains(&used(&page)), "{page}");
     let limit = page.at(&name).of("slipring_queue_limit_bytes", &[("slipring_role", "connected")]);
-    assert_eq!(limit, 65536.0, "{page}");
+    assert_eq!(limit, 1_048_576.0, "{page}");
     (0..20).for_each(|_| drop(far.recv().unwrap().unwrap()));
     assert!(far.receiver().try_recv().is_err());
     let page = reader.read();

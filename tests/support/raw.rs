@@ -44,6 +44,7 @@ pub const REQUEST: u64 = 2;
 pub const RESPONSE: u64 = 3;
 pub const CLOSE: u64 = 4;
 pub const PACKETS: u64 = 6;
+pub const MOVED: u64 = 10;
 pub const MORE: u64 = 1 << 8;
 pub const POOLED: u64 = 1 << 9;
 pub const TIGHT: u64 = 1 << 10;
@@ -87,6 +88,8 @@ pub struct Hello {
     pub policy: u32,
     /// Of a subscriber of the newest messages: how many.
     pub depth: u32,
+    /// 0: none.
+    pub second_ring: u64,
 }
 
 impl Hello {
@@ -119,6 +122,7 @@ impl Hello {
             pool_limit: 1 << 32,
             policy: 0,
             depth: 0,
+            second_ring: 0,
         }
     }
 
@@ -141,6 +145,7 @@ impl Hello {
         bytes.extend(self.pool_limit.to_le_bytes());
         bytes.extend(self.policy.to_le_bytes());
         bytes.extend(self.depth.to_le_bytes());
+        bytes.extend(self.second_ring.to_le_bytes());
         bytes.resize(128, 0);
         bytes
     }
@@ -160,6 +165,13 @@ pub fn segment_packet(segment: u32, len: u64) -> Vec<u8> {
     bytes.extend([0; 4]);
     bytes.extend(len.to_le_bytes());
     bytes.resize(128, 0);
+    bytes
+}
+
+/// The packet of a second ring.
+pub fn ring_packet(len: u64) -> Vec<u8> {
+    let mut bytes = segment_packet(0, len);
+    bytes[20] = 2;
     bytes
 }
 
@@ -407,6 +419,8 @@ pub struct RawPeer {
     pub hello: Hello,
     /// Where our next record goes.
     pub head: u64,
+    /// Our second ring, once we have moved there.
+    pub second: Option<Memory>,
     /// Pool segments that we have sent.
     pub pool: Vec<(u32, Memory)>,
     /// The state of the loop's sleep that a packet has ended.
@@ -424,7 +438,8 @@ impl RawPeer {
     /// A peer that has said nothing yet, and the descriptor for its Hello.
     pub fn prepare(socket: OwnedFd, hello: Hello) -> (Self, OwnedFd) {
         let (fd, own) = segment(hello.segment_len());
-        (Self { socket, own, theirs: None, hello, head: 0, pool: Vec::new(), woken: 0 }, fd)
+        let (theirs, second, pool) = (None, None, Vec::new());
+        (Self { socket, own, theirs, hello, head: 0, second, pool, woken: 0 }, fd)
     }
 
     /// Receives the other side's Hello.
@@ -445,13 +460,39 @@ impl RawPeer {
         self.theirs.as_ref().unwrap()
     }
 
-    fn data(&self, position: u64) -> usize {
-        (self.hello.control_len + position % self.hello.ring_capacity) as usize
+    /// Our ring, and where a position lies in it.
+    fn place(&self, position: u64) -> (&Memory, usize) {
+        match &self.second {
+            Some(ring) => (ring, position as usize % ring.len()),
+            None => {
+                let offset = position % self.hello.ring_capacity;
+                (&self.own, (self.hello.control_len + offset) as usize)
+            }
+        }
+    }
+
+    fn store(&self, position: u64, word: u64) {
+        let (ring, at) = self.place(position);
+        ring.store(at, word);
+    }
+
+    /// Publishes the record that says that the next one lies in our second ring, and goes on there.
+    pub fn move_to(&mut self, ring: Memory) {
+        self.publish(header(MOVED, 0), &[]);
+        self.head = self.head.next_multiple_of(ring.len() as u64);
+        self.second = Some(ring);
+    }
+
+    /// Sends an honest second ring.
+    pub fn send_ring(&self) -> Memory {
+        let (fd, memory) = segment(self.hello.second_ring);
+        send(&self.socket, &ring_packet(self.hello.second_ring), &[fd.as_fd()]).unwrap();
+        memory
     }
 
     /// Stores a header word at the head, clears the word after it, and rings.
     pub fn header(&self, word: u64) {
-        self.own.store(self.data(self.head), word);
+        self.store(self.head, word);
         fence(Ordering::SeqCst);
         self.own.ring(DATA_BELL);
     }
@@ -464,7 +505,7 @@ impl RawPeer {
         self.write(self.head + lead, payload);
         let unit = if tight || word & MORE != 0 { 8 } else { 64 };
         let next = (self.head + lead + len).next_multiple_of(unit);
-        self.own.store(self.data(next), 0);
+        self.store(next, 0);
         self.header(word);
         self.head = next;
     }
@@ -472,16 +513,18 @@ impl RawPeer {
     /// Writes bytes into the ring, from a position on that is a multiple of 8.
     pub fn write(&self, position: u64, bytes: &[u8]) {
         for (index, chunk) in bytes.chunks(8).enumerate() {
-            self.own.write(self.data(position + index as u64 * 8), chunk);
+            let (ring, at) = self.place(position + index as u64 * 8);
+            ring.write(at, chunk);
         }
     }
 
     /// Makes every line of the ring look like a record that nobody has read. The first one shows last.
     pub fn fill_ring(&self, word: u64, payload: &[u8]) {
         assert!(payload.len() <= 56);
-        for line in (0..self.hello.ring_capacity / 64).rev() {
+        let len = self.second.as_ref().map_or(self.hello.ring_capacity, |ring| ring.len() as u64);
+        for line in (0..len / 64).rev() {
             self.write(self.head + 64 * line + 8, payload);
-            self.own.store(self.data(self.head + 64 * line), word);
+            self.store(self.head + 64 * line, word);
         }
         fence(Ordering::SeqCst);
         self.own.ring(DATA_BELL);

@@ -858,7 +858,7 @@ fn peer_py_finds_what_is_wrong_in_a_header_or_with_a_frozen_segment() {
         (1, lacks(SealFlags::SEAL), "segment: seals 0xe, not 0xf"),
         (0, frozen_seals(), "segment: seals 0xf, not 0x17"),
         (0, SEALS | SealFlags::WRITE, "pooled.segment 2 is not frozen"),
-        (2, frozen_seals(), "segment.flags"),
+        (2, frozen_seals(), "segment.len of a ring"),
         (3, frozen_seals(), "segment.flags"),
     ];
     for (flags, seals, complaint) in segments {

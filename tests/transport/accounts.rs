@@ -303,7 +303,8 @@ fn attack(resource: Resource, names: &str) {
     let options = Options::new().peer_policy(PeerPolicy::Anyone).pool_quota(1 << 30);
     let options = options.loan_limit(1024, 1 << 30).loan_slots(1024);
     let context = Context::with_options(options.clone()).unwrap();
-    let wide = Context::with_options(options.ring_capacity(ring)).unwrap();
+    // The whole ring from the start.
+    let wide = Context::with_options(options.ring_capacity(ring).inline_max(ring)).unwrap();
     let (mut links, mut silent, mut read) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         let order = hear();

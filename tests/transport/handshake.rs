@@ -797,7 +797,7 @@ fn a_packet_that_is_no_hello_is_refused() {
 }
 
 /// Every field of a Hello: name, offset, length in bytes, and values that it cannot have.
-const FIELDS: [(&str, usize, usize, &[u64]); 16] = [
+const FIELDS: [(&str, usize, usize, &[u64]); 17] = [
     ("head.zero", 10, 2, &[1, 0xFFFF]),
     ("descriptors", 12, 4, &[0, 2, 1 << 31, 0xFFFF_FFFF]),
     ("version_min", 16, 2, &[2, 0xFFFF]),
@@ -813,7 +813,9 @@ const FIELDS: [(&str, usize, usize, &[u64]); 16] = [
     // A link has neither.
     ("policy", 72, 4, &[1, 2, 3, 1 << 31]),
     ("depth", 76, 4, &[1, 1 << 31]),
-    ("hello.zero", 80, 8, &[1, 1 << 63]),
+    // No power of two, no longer than the first ring, or too long.
+    ("second_ring", 80, 8, &[1, 4096, (128 << 10) + 1, 64 << 10, 1 << 31, 1 << 63, u64::MAX]),
+    ("hello.zero", 88, 8, &[1, 1 << 63]),
     ("hello.zero", 96, 8, &[1, u64::MAX]),
     ("hello.zero", 120, 8, &[1, 1 << 63]),
 ];
@@ -855,6 +857,8 @@ fn every_limit_that_a_hello_may_name_is_accepted() {
     for hello in [
         Hello { ring_capacity: page(), ..honest },
         Hello { ring_capacity: 16 << 20, ..honest },
+        Hello { second_ring: 2 * honest.ring_capacity, ..honest },
+        Hello { second_ring: 1 << 30, ..honest },
         slots(1),
         slots(65_536),
         Hello { max_message: 1, ..honest },

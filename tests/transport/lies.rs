@@ -591,10 +591,10 @@ fn a_segment_packet_that_lies_ends_the_link() {
     let mut link = names_a_segment(&mut stage, |peer| {
         let (fd, _memory) = segment(page());
         let mut packet = segment_packet(1, page());
-        packet[20] = 2;
+        packet[20] = 4;
         raw::send(&peer.socket, &packet, &[fd.as_fd()]).unwrap();
     });
-    assert_eq!(received_fault(&mut link), field("segment.flags", 2));
+    assert_eq!(received_fault(&mut link), field("segment.flags", 4));
     stage.is_undisturbed();
 }
 

@@ -813,7 +813,7 @@ fn no_shared_memory_is_an_error_at_set_up() {
         let before = rustix::process::getrlimit(resource);
         let limit = rustix::process::Rlimit { current: Some(16 << 10), maximum: before.maximum };
         rustix::process::setrlimit(resource, limit).unwrap();
-        let refused = ErrorKind::FileSizeLimit { bytes: 72 << 10, limit: 16 << 10 };
+        let refused = ErrorKind::FileSizeLimit { bytes: 24 << 10, limit: 16 << 10 };
         assert_eq!(kind(context.connect(&name)), refused);
         assert!(listener.try_accept().is_ok());
         let met = kind(near.send(&[1; 100_000]));
@@ -852,9 +852,9 @@ fn statistics_count_what_was_done() {
 }
 
 #[test]
-fn an_idle_link_takes_72_kib_and_2_descriptors_a_side() {
+fn an_idle_link_takes_24_kib_and_2_descriptors_a_side() {
     const LINKS: u64 = 10;
-    let mut other = Other::start("an_idle_link_takes_72_kib_and_2_descriptors_a_side", "", |_| {
+    let mut other = Other::start("an_idle_link_takes_24_kib_and_2_descriptors_a_side", "", |_| {
         let context = Context::new().unwrap();
         // The first one starts the watcher; the listeners' spare side is there from then on.
         let first = pair_of(&context, &context);
@@ -865,7 +865,7 @@ fn an_idle_link_takes_72_kib_and_2_descriptors_a_side() {
         assert!(descriptors <= 2 * 2 * LINKS, "{descriptors} descriptors");
         // Both sides are here.
         let side = bytes / (2 * LINKS);
-        assert!(rustix::param::page_size() != 4096 || side == 72 << 10, "{side} bytes");
+        assert!(rustix::param::page_size() != 4096 || side == 24 << 10, "{side} bytes");
         // A thread that was joined may be counted for a moment.
         wait_until("the end of the connectors", || Census::take().threads <= held.threads);
         drop((first, links));

@@ -19,6 +19,7 @@ mod processes;
 mod readiness;
 mod regressions;
 mod revocation;
+mod second_ring;
 mod shares;
 mod slow_descriptors;
 #[path = "../support/mod.rs"]

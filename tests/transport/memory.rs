@@ -139,7 +139,8 @@ fn tensors_for_whose_copies_there_is_no_memory_stay() {
 fn no_memory_for_a_ring_or_for_the_pool_is_an_error() {
     alone("no_memory_for_a_ring_or_for_the_pool_is_an_error", || {
         let context = Context::new().unwrap();
-        let other = Context::with_options(Options::new().ring_capacity(LEN as u64)).unwrap();
+        let other =
+            Context::with_options(Options::new().ring_capacity(LEN as u64).prefault(true)).unwrap();
         let (mut near, mut far) = pair_of(&context, &context);
         let (name, bytes) = (unique_name(), vec![7; LEN]);
         let _listener = context.listen(&name).unwrap();

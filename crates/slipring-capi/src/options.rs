@@ -22,7 +22,7 @@ pub struct slipring_options(());
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum slipring_option {
-    /// Bytes of the ring that this side writes: a power of two from one page to 1 GiB. 64 KiB.
+    /// Bytes of the ring that this side writes: a power of two from one page to 1 GiB. 1 MiB, of which a link begins with 16 KiB.
     SLIPRING_OPTION_RING_CAPACITY = 1,
     /// The longest message in bytes; the smaller value of both sides counts. 1 GiB.
     SLIPRING_OPTION_MAX_MESSAGE = 2,

@@ -18,7 +18,7 @@ impl Receiver {
         }
         let head = self.inbox.plain_at_once()?;
         self.inbox.hold(head);
-        self.inbox.link.peer().find(head.offset, head.len)
+        self.inbox.ring.find(head.offset, head.len)
     }
 
     /// Releases the message that [`peek_at_once`](Self::peek_at_once) returned last, and nothing else has been done since.
@@ -58,13 +58,13 @@ impl Receiver {
         }
         let inbox = &mut self.inbox;
         let head = inbox.plain_at_once()?;
-        let is_there = inbox.link.peer().find(head.offset, head.len).is_some();
+        let is_there = inbox.ring.find(head.offset, head.len).is_some();
         let fits = head.len <= buffer.len() && head.len <= LINE as usize;
         // The writer does not learn of this release, so the bytes stay.
         if !is_there || !fits || !inbox.release_at_once(&head) {
             return None;
         }
-        let bytes = inbox.link.peer().find(head.offset, head.len)?;
+        let bytes = inbox.ring.find(head.offset, head.len)?;
         bytes.copy_to(&mut buffer[..head.len]);
         Some(head.len)
     }

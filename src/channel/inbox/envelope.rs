@@ -42,7 +42,7 @@ impl Inbox {
     /// Reads the id and the metadata of a record. Returns their length in bytes.
     fn open_envelope(&mut self, record: Record) -> Result<usize> {
         let header = record.header;
-        let payload = self.link.peer().bytes(record.offset, header.len() as usize);
+        let payload = self.ring.bytes(record.offset, header.len() as usize);
         let too_short = || Fault::RecordHeader { header: header.to_word() };
         let mut envelope = 0;
         if !matches!(header.kind(), Kind::Message | Kind::Tensors) {

@@ -38,7 +38,7 @@ impl Inbox {
         envelope: usize,
     ) -> Result<LoanDescriptor, Fault> {
         let terms = self.link.terms();
-        let words = self.link.peer().bytes(record.offset + envelope, pooled::LEN).words();
+        let words = self.ring.bytes(record.offset + envelope, pooled::LEN).words();
         let words = words.ok_or(Fault::RecordHeader { header: record.header.to_word() })?;
         let descriptor = LoanDescriptor::of_words(words);
         descriptor.check(terms.max_message, terms.own.loan_slots)?;

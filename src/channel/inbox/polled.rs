@@ -34,13 +34,13 @@ impl Receiver {
 
     /// Returns a watch of the next record's header.
     pub(crate) fn watch(&self) -> Watch {
-        Watch::new(self.inbox.link.peer().clone(), self.inbox.consumer.next_header())
+        Watch::new(self.inbox.ring.clone(), self.inbox.consumer.next_header())
     }
 
     /// Moves a watch to the next record.
     #[inline(always)]
     pub(crate) fn advance(&self, watch: &mut Watch) {
-        watch.move_to(self.inbox.consumer.next_header());
+        watch.move_to(&self.inbox.ring, self.inbox.consumer.next_header());
     }
 
     /// Publishes the position up to which this half has read.

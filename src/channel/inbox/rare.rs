@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::channel::inbox::{Flow, Inbox, RecordHead};
 use crate::error::{Fault, Result, TryRecvError};
 use crate::patience::RecvPatience;
-use crate::ring::{Header, Kind, Record};
+use crate::ring::{Header, Kind, Record, largest_payload};
 
 /// The most packets records after the end of the socket for which no packet came. A writer sends a packet before each of
 /// them, so an honest one has none.
@@ -64,6 +64,13 @@ impl Inbox {
                     }
                     record = self.await_record(patience)?;
                 }
+                Kind::Moved => {
+                    if !self.follow().map_err(|error| self.fail(error))? {
+                        self.await_share(patience)?;
+                        continue;
+                    }
+                    record = self.await_record(patience)?;
+                }
                 // A lack of our own memory or descriptors ends the link, too: the record's contents are lost.
                 _ => {
                     let checked = self.check_envelope(record).map_err(|error| self.fail(error))?;
@@ -97,8 +104,26 @@ impl Inbox {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         let mut token = [0; 4];
-        self.link.peer().bytes(record.offset, 4).copy_to(&mut token);
+        self.ring.bytes(record.offset, 4).copy_to(&mut token);
         Ok(u32::from_le_bytes(token))
+    }
+
+    /// Goes on in the second ring of the peer, which is on the socket. Returns `false` if the socket rests before it has come.
+    fn follow(&mut self) -> Result<bool> {
+        let capacity = self.link.terms().peer.second_ring;
+        let mut control_socket = self.link.control_socket();
+        if !control_socket.fetch_ring(self.link.socket())? {
+            return Ok(false);
+        }
+        let ring = control_socket.take_ring(self.link.socket())?;
+        drop(control_socket);
+        self.discard(Header::MOVED);
+        self.consumer.move_to(&ring, 0, capacity);
+        self.ring = ring;
+        self.plain_max = self.max_message.min(largest_payload(capacity));
+        // At most one ring of records is left here, too.
+        self.ended_at = None;
+        Ok(true)
     }
 
     /// Reads the socket. The peer sends no more packets until this side has read the ones that wait. Returns `false` if the

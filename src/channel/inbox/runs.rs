@@ -39,7 +39,7 @@ impl Inbox {
             let Some(Record { header, offset }) = record else { break };
             let head = RecordHead { header, offset, len: header.len() as usize };
             let mut shown = Shown { inbox: self, head, is_seen: false };
-            each(shown.inbox.link.peer().bytes(offset, head.len));
+            each(shown.inbox.ring.bytes(offset, head.len));
             shown.is_seen = true;
             shown.inbox.release(&head)?;
             count += 1;

@@ -124,7 +124,7 @@ impl Inbox {
             long.resize(head.len, 0);
             &mut long[..]
         };
-        self.link.peer().bytes(head.offset, head.len).copy_to(payload);
+        self.ring.bytes(head.offset, head.len).copy_to(payload);
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
         self.link.control_socket().open_window();
         let metadata = self.take_metadata(head.header);
@@ -147,7 +147,7 @@ impl Inbox {
     pub(crate) fn are_attachments_at_hand(&self, head: &RecordHead) -> Result<bool> {
         for index in 0..head.header.attachments() {
             let at = head.offset + index * pooled::LEN;
-            let words = self.link.peer().bytes(at, pooled::LEN).words();
+            let words = self.ring.bytes(at, pooled::LEN).words();
             let descriptor = words.map(LoanDescriptor::of_words);
             if let Some(descriptor) = descriptor
                 && !self.is_at_hand(descriptor.segment)?
@@ -161,7 +161,7 @@ impl Inbox {
     /// The bytes from a record's payload on, up to the end of the line behind its header at least.
     #[inline(always)]
     fn line(&self, head: &RecordHead) -> Bytes<'_> {
-        self.link.peer().bytes(head.offset, pooled::LEN + 8 * SINGLE)
+        self.ring.bytes(head.offset, pooled::LEN + 8 * SINGLE)
     }
 
     /// Takes the record at the ring's position out.

@@ -195,7 +195,8 @@ impl Sender {
         description: usize,
     ) -> Result<Header> {
         let len = envelope.len() + attachments * pooled::LEN + description;
-        let max = crate::ring::largest_payload(self.link.terms().own.ring).min(LONGEST);
+        let ring = self.producer.capacity().max(self.second_ring);
+        let max = crate::ring::largest_payload(ring).min(LONGEST);
         if attachments > ATTACHMENTS {
             let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
             return Err(fault.into());

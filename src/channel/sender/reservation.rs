@@ -287,15 +287,29 @@ impl Batch<'_> {
                 *batch_bytes += len as u64;
                 Ok(offset)
             }
-            Ok(Err(full)) => Err(self.refuse(len, Ok(Some(full)))),
+            Ok(Err(full)) => self.place_elsewhere(envelope, len, full),
             Err(fault) => Err(self.refuse(len, Err(fault))),
         }
+    }
+
+    /// Adds a record for which the ring has no room.
+    #[cold]
+    fn place_elsewhere(
+        &mut self,
+        envelope: Envelope<'_>,
+        len: usize,
+        full: Full,
+    ) -> Result<usize, TrySendError> {
+        if self.sender.move_for(full)? {
+            return self.place_in(envelope, len);
+        }
+        Err(self.refuse(len, Ok(Some(full))))
     }
 
     #[cold]
     fn refuse(&self, len: usize, why: Result<Option<Full>, Fault>) -> TrySendError {
         let link = &self.sender.link;
-        let capacity = batch_limit(link.terms().own.ring);
+        let capacity = batch_limit(self.sender.producer.capacity());
         let (len, max) = (len as u64, self.sender.inline_max as u64);
         let kind = match why {
             Err(fault) => return link.fail(fault).into(),

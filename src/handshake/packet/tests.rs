@@ -9,6 +9,7 @@ fn hello() -> Hello {
         issues_membarrier: true,
         control_len: layout::len(256),
         ring_capacity: 64 << 10,
+        second_ring: 1 << 20,
         loan_slots: 256,
         numa_node: None,
         max_message: 1 << 30,
@@ -33,7 +34,7 @@ type Honest = fn(u64) -> bool;
 
 /// Every field of a Hello that `decode` checks: name, offset and length in bytes, and which other
 /// values than the test's are no lies.
-const FIELDS: [(&str, usize, usize, Honest); 17] = [
+const FIELDS: [(&str, usize, usize, Honest); 18] = [
     ("magic", 0, 8, |_| false),
     ("kind", 8, 2, |_| false),
     ("head.zero", 10, 2, |_| false),
@@ -51,7 +52,8 @@ const FIELDS: [(&str, usize, usize, Honest); 17] = [
     ("max_message", 56, 8, |value| value > 0 && value <= 1 << 40),
     ("policy", 72, 4, |_| false),
     ("depth", 76, 4, |_| false),
-    ("hello.zero", 80, 8, |_| false),
+    ("second_ring", 80, 8, |value| value == 0),
+    ("hello.zero", 88, 8, |_| false),
 ];
 
 #[test]
@@ -59,8 +61,9 @@ fn packets_survive_their_bytes() {
     for packet in [
         Packet::Hello(hello()),
         Packet::Hello(Hello { numa_node: Some(3), issues_membarrier: false, ..hello() }),
-        Packet::Segment { segment: 7, len: 1 << 30, frozen: false },
-        Packet::Segment { segment: 0, len: 4096, frozen: true },
+        Packet::Segment { segment: 7, len: 1 << 30, content: Content::Blocks },
+        Packet::Segment { segment: 0, len: 4096, content: Content::Frozen },
+        Packet::Segment { segment: 0, len: 1 << 20, content: Content::Ring },
         Packet::Retire { segment: u32::MAX },
         Packet::Wake(Reason::Data),
         Packet::Wake(Reason::Room),

@@ -22,7 +22,7 @@ fn a_ring_keeps_a_line_for_the_next_header_and_one_for_closing() {
     cursor.admit(LINE).unwrap();
     assert_eq!(cursor.fits(message(56)), Ok(CAPACITY - LINE));
     cursor.advance(CAPACITY - LINE);
-    cursor.advance_to_close();
+    cursor.advance_to_end(Header::new(Kind::Close, 0));
     assert_eq!(cursor.head(), CAPACITY);
 }
 

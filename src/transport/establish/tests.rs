@@ -22,7 +22,7 @@ impl Drop for Blocker {
 fn a_ring_counts_until_it_is_unmapped() {
     // More than the rings of all other tests.
     const RING: u64 = 64 << 20;
-    let long = Context::with_options(Options::new().ring_capacity(RING)).unwrap();
+    let long = Context::with_options(Options::new().ring_capacity(RING).inline_max(RING)).unwrap();
     let short = Context::new().unwrap();
     let mut listener = short.listen(crate::Address::fresh()).unwrap();
     let address = listener.address().unwrap().clone();

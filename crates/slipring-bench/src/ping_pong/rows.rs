@@ -121,7 +121,7 @@ static FLOORS: &[Row] = &[
     Row { mode: "eventfd", open: events::Events::open, pace: Pace::Asleep, ..FLOOR },
     Row {
         mode: "ring",
-        sizes: &[64],
+        sizes: &[64, 1024],
         open: ring::Ring::open,
         variants: ring::capacities,
         pace: Pace::Stream,

@@ -158,7 +158,7 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         mode: "stream-batch",
-        sizes: &[64],
+        sizes: &[64, 1024],
         open: Stream::batched,
         pace: Pace::Stream,
         floor: Some("ring"),

@@ -10,10 +10,10 @@ use crate::quantity::Len;
 /// Descriptors that serve a few hundred links.
 const FEW_DESCRIPTORS: u64 = 1024;
 
-/// A shared segment of a default link has 64 KiB, one of the pool about 1 MiB.
+/// A default link has a segment of 24 KiB and a ring of 1 MiB, and a segment of the pool about 1 MiB.
 const LEAST_FILE: u64 = 1 << 20;
 
-/// The kernel's default of `vm.max_map_count`. A link takes four.
+/// The kernel's default of `vm.max_map_count`. A link takes four, or eight once its rings were full.
 const MAPPINGS: u64 = 65530;
 
 /// Looks at limits.
