@@ -146,6 +146,10 @@ impl Account {
     ///
     /// [`ErrorKind::AccountFull`]: one of the four would exceed its limit. Nothing is charged.
     pub(crate) fn charge(self: &Arc<Self>, resource: Resource, amount: u64) -> Result<Charge> {
+        if amount == 0 {
+            // The limits would cost a system call.
+            return Ok(Charge::none(self, resource));
+        }
         let Self { ledger, user, peer, link, limits, is_stranger } = &**self;
         let levels = [&ledger.process, &**user, &**peer, link];
         // The part that the siblings of the level leave.

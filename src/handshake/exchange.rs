@@ -26,7 +26,7 @@ use crate::handshake::policy::PeerPolicy;
 use crate::handshake::role::{self, Service};
 use crate::handshake::socket::{self, Incoming, Received};
 use crate::handshake::untrusted;
-use crate::shm::{Area, Backing, Mapping, PeerSegment, Segment};
+use crate::shm::{Area, Backing, Mapping, PeerSegment, Segment, page_size};
 
 /// The rules of a context for every handshake.
 #[derive(Clone, Copy)]
@@ -60,6 +60,7 @@ impl Ours {
         let segment = Segment::create("slipring.ring", lens, backing)?;
         let inode = segment.inode();
         let (mapping, ring, fd) = segment.into_parts(extents.control);
+        mapping.populate(extents.control + page_size());
         Ok(Self { hello, fd, inode, mapping, ring })
     }
 
@@ -143,7 +144,7 @@ fn open_pidfd(pid: Option<u32>) -> Result<Option<OwnedFd>> {
 
 /// How long the connecting side polls for the answer before it sleeps. A listener that waits in `accept` takes about 60
 /// µs and a wake-up another 15 µs.
-const POLL: Duration = Duration::from_micros(100);
+pub(crate) const POLL: Duration = Duration::from_micros(100);
 
 /// Runs the connecting side over a connected socket that [receives credentials](socket::receive_credentials). `meanwhile`
 /// runs while the listener makes its answer, and `charge` before the listener's segment is mapped.

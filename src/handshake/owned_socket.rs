@@ -25,11 +25,20 @@ pub(crate) struct Socket {
     fd: Option<OwnedFd>,
     /// `None` if the process cannot tell a fork. Then the drop only closes the socket.
     generation: Option<Generation>,
+    /// The handshake is over: the socket receives credentials, and no pidfd.
+    is_of_link: bool,
 }
 
 impl Socket {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd: Some(fd), generation: Generation::current().ok() }
+        Self { fd: Some(fd), generation: Generation::current().ok(), is_of_link: false }
+    }
+
+    /// Returns the socket of a link, whose handshake is over.
+    pub(crate) fn into_link(mut self) -> Self {
+        socket::stop_pidfds(&self);
+        self.is_of_link = true;
+        self
     }
 }
 
@@ -57,7 +66,8 @@ impl Drop for Socket {
         }
         // After this nothing can come. An honest peer's last packets have no descriptors.
         socket::end(&fd);
-        if socket::drain(&fd, PACKETS) {
+        let drain = if self.is_of_link { socket::drain_link } else { socket::drain };
+        if drain(&fd, PACKETS) {
             return;
         }
         let user = socket::maker(&fd).map_or(u32::MAX, |maker| maker.uid);

@@ -353,6 +353,11 @@ pub(crate) fn drain(socket: &OwnedFd, most: usize) -> bool {
         return false;
     }
     set_pass_pidfd(socket, 0);
+    drain_link(socket, most)
+}
+
+/// As [`drain`], for the socket of a link: it receives credentials, and no pidfd.
+pub(crate) fn drain_link(socket: &OwnedFd, most: usize) -> bool {
     for _ in 0..most {
         match peek_sender::<1>(socket) {
             Ok(Incoming::Packet(packet)) if !packet.lacks_control => {

@@ -49,6 +49,7 @@ pub(crate) struct Terms {
 pub(crate) struct Link {
     own: Mapping,
     peer: PeerMapping,
+    /// Dropped after the mappings: where the drop ends the socket, the peer has had the time to end its side.
     socket: Socket,
     identity: Peer,
     terms: Terms,

@@ -108,10 +108,15 @@ impl<L> LinkRegistry<L> {
 
     /// Gives the loans of a peer a deadline, if it has loans and none has a deadline yet. Returns whether the
     /// caller's watcher has to look at the deadlines: this one is the earliest, or there are more than `most`.
-    pub(crate) fn limit(&self, borrower: BorrowerId, now: Instant, most: usize) -> bool {
+    pub(crate) fn limit(
+        &self,
+        borrower: BorrowerId,
+        now: Instant,
+        most: impl FnOnce() -> usize,
+    ) -> bool {
         self.grace.is_some()
             && self.pool.settle(borrower) > 0
-            && self.set_deadline(borrower, now, most)
+            && self.set_deadline(borrower, now, most())
     }
 
     /// Gives the loans of a peer a deadline, as [`limit`](Self::limit) does, also if it has none now.

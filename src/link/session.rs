@@ -158,7 +158,10 @@ impl Drop for Session {
             self.link.own().store(layout::RELEASED, 1, Edge::Return.store());
             // First, so that the watcher does not wake for the end of a link that this side has dropped.
             self.env.retire(&self.link);
-            if self.link.health() == Health::Failed {
+            if Arc::strong_count(&self.link) == 1 {
+                // The drop of the link ends the socket, after it has unmapped both segments. The ring has told the peer of
+                // the end. If the peer drops its side meanwhile, its watcher does not wake up for nothing.
+            } else if self.link.health() == Health::Failed {
                 // The socket was shut down when the link failed, so that the peer would not look a second time.
                 socket::end(self.link.socket());
             } else {

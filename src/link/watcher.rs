@@ -209,7 +209,7 @@ impl Shared {
 
     /// Gives the loans of a link's peer a deadline. Returns whether the thread has to look at it.
     fn limit(&self, link: &Link) -> bool {
-        self.registry.limit(link.borrower(), Instant::now(), most_with_deadline())
+        self.registry.limit(link.borrower(), Instant::now(), most_with_deadline)
     }
 
     /// Wakes the thread, which then looks at the deadlines.

@@ -357,6 +357,15 @@ impl Mapping {
         self.view.span.advise(Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
+    /// Makes the pages of the first `len` bytes present and writable, if the kernel can (Linux 5.14): else the first access
+    /// does.
+    pub(crate) fn populate(&self, len: usize) {
+        let len = len.min(self.view.span.len);
+        let start = self.view.base.as_ptr().cast();
+        // SAFETY: the range is the start of this mapping, and the advice changes no byte of it.
+        let _ = unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) };
+    }
+
     /// Moves the pages to a NUMA node and keeps them there.
     pub(crate) fn bind_to_node(&self, node: u32) -> Result<()> {
         const MPOL_BIND: libc::c_long = 2;

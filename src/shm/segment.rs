@@ -113,10 +113,9 @@ pub fn create_common(len: usize) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sets the length of a memfd to `len` bytes and allocates every block: a page that cannot be allocated later
-/// raises SIGBUS at its first access.
+/// Allocates every block of a new memfd of `len` bytes: a page that cannot be allocated later raises SIGBUS at its first
+/// access.
 pub(super) fn fill(fd: &OwnedFd, len: usize) -> Result<()> {
-    truncate(fd, len)?;
     allocate(fd, len as u64)
 }
 

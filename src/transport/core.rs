@@ -1,7 +1,7 @@
 //! What a context and its listeners share: the options, the environment of links, and a spare side.
 //!
-//! 1. The spare is this side of one future link. A listener makes it while it waits, a connecting context while the
-//!    listener answers.
+//! 1. The spare is this side of one future link. A listener makes it while it waits, or while a peer reads its answer. A
+//!    connecting context makes it while the listener answers.
 //! 2. A spare that no link took stays for the next one.
 
 use std::os::fd::OwnedFd;

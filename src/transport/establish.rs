@@ -120,11 +120,10 @@ pub(super) fn establish(
     let returns = Returns::new((mapping.clone(), peer.clone()), &theirs.peer, row.clone());
     let borrower = env.pool().open(Arc::new(returns), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
-    socket::stop_pidfds(&socket);
     let process = (theirs.peer.uid(), theirs.peer.pid());
     let link = Link::new(
         (mapping, peer),
-        (socket, theirs.peer),
+        (socket.into_link(), theirs.peer),
         terms,
         interrupts,
         borrower,

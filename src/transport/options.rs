@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::account::{Account, Charge, Limits, Resource};
 use crate::error::{ErrorKind, Result};
-use crate::handshake::exchange::Rules;
+use crate::handshake::exchange::{self, Rules};
 use crate::handshake::layout;
 use crate::handshake::packet::Hello;
 use crate::handshake::peer::Credentials;
@@ -173,6 +173,14 @@ impl Options {
 
     pub(super) fn spin_option(&self) -> Spin {
         self.spin
+    }
+
+    /// Returns how long a listener polls before it sleeps.
+    pub(super) fn spin_of_listener(&self) -> SpinPolicy {
+        SpinPolicy::new(match self.spin {
+            Spin::Never => Spin::Never,
+            _ => Spin::Adaptive { max: exchange::POLL },
+        })
     }
 
     /// Returns how long a loop polls before it sleeps.
@@ -351,7 +359,8 @@ impl Options {
         self
     }
 
-    /// How long a waiter polls before it sleeps. Default [`Spin::Adaptive`] with a `max` of 400 µs.
+    /// How long a waiter polls before it sleeps. Default [`Spin::Adaptive`] with a `max` of 400 µs. With all but
+    /// [`Spin::Never`], a listener that waits in `accept` polls for up to 100 µs, as rarely as [`Spin::Adaptive`] does.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = spin;
         self

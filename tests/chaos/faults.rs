@@ -171,7 +171,6 @@ macro_rules! a_call_may_fail {
 use libc::{EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSPC, EPERM};
 
 a_call_may_fail!(memfd_create_may_fail, |c| c.number == libc::SYS_memfd_create, [EMFILE, ENOMEM]);
-a_call_may_fail!(ftruncate_may_fail, |c| c.number == libc::SYS_ftruncate, [ENOMEM, EIO]);
 a_call_may_fail!(fallocate_may_fail, |c| c.number == libc::SYS_fallocate, [ENOMEM, ENOSPC, EINTR]);
 a_call_may_fail!(mmap_may_fail, is_mmap_of_ours, [ENOMEM]);
 a_call_may_fail!(madvise_may_fail, is_madvise_of_ours, [ENOMEM, EAGAIN]);

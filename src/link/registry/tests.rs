@@ -49,7 +49,7 @@ fn keep(registry: &LinkRegistry<u64>, uid: u32, pid: u32, now: Instant) -> u64 {
     let number = borrower.number();
     registry.enter(borrower, Holder { uid, pid: Some(pid) }, Arc::new(number));
     lend(registry, borrower).unwrap();
-    registry.limit(borrower, now, usize::MAX);
+    registry.limit(borrower, now, || usize::MAX);
     number
 }
 
