@@ -266,9 +266,26 @@ fn attach_frozen(session: &Arc<Session>, descriptor: &LoanDescriptor) -> Result<
     Ok(Attachment::Frozen { memory, offset, len })
 }
 
-/// Returns the range of the peer's pool that a descriptor names.
+/// Returns the range of the peer's pool that a descriptor names, if it names one in a cached segment. `None`: [`borrow`] finds
+/// the cause.
 #[inline(always)]
-pub(super) fn borrow(
+pub(super) fn borrow_cached(
+    session: &Arc<Session>,
+    segments: &mut SegmentCache,
+    descriptor: LoanDescriptor,
+) -> Option<LentRange> {
+    let is_legal = descriptor.check(u64::MAX, session.link.terms().own.loan_slots).is_ok();
+    let cached = segments.current(session, descriptor.segment).filter(|_| is_legal)?;
+    let (offset, len) = descriptor.range_in(cached.segment.len() as u64).ok()?;
+    let segment = segments.handle(descriptor.segment)?;
+    session.keep_loan(descriptor.slot);
+    let (generation, slot) = (descriptor.generation, descriptor.slot.into());
+    Some(LentRange { segment, offset, len, generation, slot })
+}
+
+/// Returns the range of the peer's pool that a descriptor names.
+#[inline]
+fn borrow(
     session: &Arc<Session>,
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,

@@ -65,6 +65,8 @@ pub(crate) struct Inbox {
     session: Arc<Session>,
     /// The checked descriptor of the record at the ring's position, if it is a pooled one. Its segment is cached.
     lent: Option<LoanDescriptor>,
+    /// The segment and the slot of the last tensor's loan, if nothing is prepared for the next one.
+    last_loan: Option<(u32, u32)>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
     /// The metadata of the record at the ring's position, if the record has some.
@@ -141,6 +143,7 @@ impl Inbox {
             data: Waiter::new(sleeper, options.spin, link.row().half(RECEIVER)),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             lent: None,
+            last_loan: None,
             id: RequestId(0),
             metadata: Metadata::new(),
             held: RecordHead { header: Header::POOLED_MESSAGE, offset: 0, len: 0 },
@@ -262,6 +265,15 @@ impl Inbox {
         is_held
     }
 
+    /// Prepares for a loan like the last one, while nothing else is to be done.
+    #[inline(always)]
+    fn prepare_loan(&mut self) {
+        if let Some((segment, slot)) = self.last_loan.take() {
+            self.segments.refill(segment);
+            self.session.prepare_return(slot);
+        }
+    }
+
     /// Watches the ring for about a microsecond, in which an awake peer answers: the word that came, or 0.
     #[inline(always)]
     fn poll_briefly(&mut self, patience: RecvPatience) -> u64 {
@@ -269,6 +281,7 @@ impl Inbox {
             return 0;
         }
         self.publish_position();
+        self.prepare_loan();
         for _ in 0..POLLS {
             if self.is_long {
                 self.consumer.touch();

@@ -20,11 +20,20 @@ pub(crate) struct CachedSegment {
     pub(crate) segment: Arc<PoolSegment>,
 }
 
+/// A segment in the cache.
+#[derive(Debug, Clone)]
+struct Entry {
+    number: u32,
+    cached: Arc<CachedSegment>,
+    /// The handle of the next loan from the segment. See [`SegmentCache::refill`].
+    spare: Option<Arc<CachedSegment>>,
+}
+
 /// The segments that a receiver has used last.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentCache {
     /// By the low bits of the segments' numbers, which count up. Empty before the first loan.
-    entries: Vec<Option<(u32, Arc<CachedSegment>)>>,
+    entries: Vec<Option<Entry>>,
     /// The link's count of retired segments when the entries were made.
     retires: u32,
 }
@@ -34,8 +43,29 @@ impl SegmentCache {
     #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> Option<&Arc<CachedSegment>> {
         match self.entries.get(number as usize % CAPACITY)? {
-            Some((key, cached)) if *key == number => Some(cached),
+            Some(entry) if entry.number == number => Some(&entry.cached),
             _ => None,
+        }
+    }
+
+    /// Returns a handle of a cached segment, for a loan from it.
+    #[inline(always)]
+    pub(crate) fn handle(&mut self, number: u32) -> Option<Arc<CachedSegment>> {
+        let entry = self.entries.get_mut(number as usize % CAPACITY)?.as_mut()?;
+        if entry.number != number {
+            return None;
+        }
+        Some(entry.spare.take().unwrap_or_else(|| entry.cached.clone()))
+    }
+
+    /// Makes a spare handle of a segment for the next loan from it. The receiver calls this before it waits: the operation that
+    /// makes a handle waits for all stores before it.
+    #[inline(always)]
+    pub(crate) fn refill(&mut self, number: u32) {
+        if let Some(Some(entry)) = self.entries.get_mut(number as usize % CAPACITY)
+            && entry.number == number
+        {
+            entry.spare.get_or_insert_with(|| entry.cached.clone());
         }
     }
 
@@ -83,7 +113,8 @@ impl SegmentCache {
         self.forget_retired(retires);
         let cached = CachedSegment { session: session.clone(), segment: segment? };
         self.entries.resize(CAPACITY, None);
-        self.entries[number as usize % CAPACITY] = Some((number, Arc::new(cached)));
+        let entry = Entry { number, cached: Arc::new(cached), spare: None };
+        self.entries[number as usize % CAPACITY] = Some(entry);
         Ok(())
     }
 }

@@ -66,6 +66,14 @@ impl Session {
         self.trusted.load(Ordering::Relaxed)
     }
 
+    /// Moves the line of the return behind that of this slot to this core. Senders of this library use slots in turn, so that is
+    /// where this process returns its next loan.
+    #[inline(always)]
+    pub(crate) fn prepare_return(&self, slot: u32) {
+        let next = (slot + 1) % self.link.terms().own.loan_slots;
+        self.link.own().ask_word(layout::RETURNS + 8 * next as usize);
+    }
+
     /// Notes that this process keeps the peer's loan in a slot of this side.
     #[inline]
     pub(crate) fn keep_loan(&self, slot: u32) {

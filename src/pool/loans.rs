@@ -165,6 +165,13 @@ impl OpenLoan {
     }
 }
 
+/// How many loans a sender takes back at most while its message is under way. Two for each that it enters, so that the loans on
+/// the account become fewer.
+const FEW: usize = 2;
+
+/// The newest loans, whose words lie in the two lines that the borrower is about to write.
+const NEWEST: usize = if cfg!(any(slipring_loom, fuzzing)) { 1 } else { 16 };
+
 /// Slot → generation and block of the loan in it.
 type Slots = [Option<(u64, Loaned)>];
 
@@ -195,7 +202,7 @@ pub(super) struct Account {
     /// Used slots that hold nothing, free for longest first.
     free: VecDeque<u32>,
     /// Slots on loan, oldest first.
-    out: Vec<u32>,
+    out: VecDeque<u32>,
     /// Bytes of the blocks on loan, and the most.
     bytes: u64,
     byte_limit: u64,
@@ -222,7 +229,7 @@ impl Account {
             slots: Vec::new(),
             most: slots.min(limit.blocks).min(LoanLimit::MOST),
             free: VecDeque::new(),
-            out: Vec::new(),
+            out: VecDeque::new(),
             bytes: 0,
             byte_limit: limit.bytes,
             generation: 0,
@@ -276,7 +283,7 @@ impl Account {
 
     /// Returns the oldest loan.
     pub(super) fn oldest(&self) -> Option<OpenLoan> {
-        let slot = *self.out.first()?;
+        let slot = *self.out.front()?;
         let (generation, _) = self.slots[slot as usize].as_ref()?;
         Some(OpenLoan { borrower: self.borrower(), slot, generation: *generation })
     }
@@ -327,7 +334,7 @@ impl Account {
         let Promise { slot, generation, .. } = promise;
         self.bytes += loaned.len();
         self.slots[slot as usize] = Some((generation, loaned));
-        self.out.push(slot);
+        self.out.push_back(slot);
         self.show();
     }
 
@@ -360,15 +367,34 @@ impl Account {
     /// borrower is about to write it, and a read would take the line away from it.
     pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(BoxedPiece)) {
         let Self { borrower, slots, free, out, bytes, .. } = self;
-        let older = &out[..out.len().saturating_sub(1)];
-        let open = older.iter().position(|slot| !is_returned(&**borrower, slots, *slot));
-        for slot in out.drain(..open.unwrap_or(older.len())) {
+        let older = out.len().saturating_sub(1);
+        let is_open = |slot: &u32| !is_returned(&**borrower, slots, *slot);
+        let open = out.iter().take(older).position(is_open);
+        for slot in out.drain(..open.unwrap_or(older)) {
             take_from(slots, slot, bytes).into_iter().for_each(&mut back);
             free.push_back(slot);
         }
         // Pairs with the borrower's store of the generation, as in `reclaim`.
         Edge::Reclaim.acquire();
         self.show();
+    }
+
+    /// Takes back one or two of the oldest loans if they are returned. The sender calls this while its message is under way: a pass
+    /// over all loans takes microseconds. It does not read the words of the newest loans, as
+    /// [`reclaim_oldest`](Self::reclaim_oldest).
+    pub(super) fn reclaim_few(&mut self, mut back: impl FnMut(BoxedPiece)) {
+        let Self { borrower, slots, free, out, bytes, .. } = self;
+        for _ in 0..FEW {
+            let oldest = out.front().copied().filter(|_| out.len() > NEWEST);
+            let Some(slot) = oldest.filter(|slot| is_returned(&**borrower, slots, *slot)) else {
+                break;
+            };
+            out.pop_front();
+            take_from(slots, slot, bytes).into_iter().for_each(&mut back);
+            free.push_back(slot);
+        }
+        // Pairs with the borrower's store of the generation, as in `reclaim`.
+        Edge::Reclaim.acquire();
     }
 
     /// Takes back every loan. A borrower that may still read one of them is told first.

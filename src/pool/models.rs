@@ -328,6 +328,45 @@ fn a_ready_block_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, ready).contains(RACE));
 }
 
+/// Three blocks, lent one after the other: the lender takes an old one back as it enters a later one, and lends it again.
+fn in_passing() {
+    loom::model(|| {
+        let lender = CachedSegment::with_slots(3, 5, 3 * BLOCK as u64);
+        let CachedSegment { pool, id, .. } = &lender;
+        let mut promise = pool.promise(*id);
+        let mut lend = |value| {
+            let mut block = pool.alloc_for(BLOCK, *id).expect("memory").ok()?;
+            let next = promise.take().or_else(|| pool.promise(*id))?;
+            let loan = next.loan(block.place()?);
+            lender.contents.store(content(&loan), value, Ordering::Relaxed);
+            promise = pool.enter(&mut block, *id, next, || ());
+            Some(loan)
+        };
+        let first = lend(1).expect("a block is free");
+        let borrowing = lender.borrow(first, 1);
+        assert!(lend(2).is_some() && lend(3).is_some(), "two more are free");
+        let again = lend(4);
+        borrowing.join().unwrap();
+        assert!(again.or_else(|| lend(4)).is_some(), "the block came back");
+        assert!(lend(5).is_none(), "an old return gives nothing back");
+    });
+}
+
+#[test]
+fn a_block_that_is_taken_back_in_passing_is_not_read() {
+    in_passing();
+}
+
+#[test]
+fn a_loan_in_passing_fails_without_return() {
+    assert!(failure_without(Edge::Return, in_passing).contains(RACE));
+}
+
+#[test]
+fn a_loan_in_passing_fails_without_reclaim() {
+    assert!(failure_without(Edge::Reclaim, in_passing).contains(RACE));
+}
+
 /// A lender takes its ready block while another thread trims the pool.
 fn recalled() {
     loom::model(|| {

@@ -1,5 +1,7 @@
 //! The reader's end of a ring, over any memory that has words.
 
+use core::ops::RangeInclusive;
+
 use crate::error::Fault;
 use crate::ring::cursor::{ConsumerCursor, LINE};
 use crate::ring::header::{Header, Kind};
@@ -91,6 +93,15 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         Edge::Peek.acquire();
         let header = self.cursor.judge_plain(word, max)?;
         Some(Record { header, offset: self.payload(header) })
+    }
+
+    /// Returns the header in this word, if it is that of a [single tensor](Header::single_from_word) with a payload of one of
+    /// these lengths, which fit into any ring. Returns `None` otherwise, and [`peek`](Self::peek) tells what it is.
+    #[inline(always)]
+    pub(crate) fn single(&self, word: u64, lens: RangeInclusive<usize>) -> Option<Header> {
+        // As in `peek`.
+        Edge::Peek.acquire();
+        Header::single_from_word(word).filter(|header| lens.contains(&(header.len() as usize)))
     }
 
     /// Returns the start in the peer's segment of the payload of the record at the position, if it has this

@@ -146,6 +146,16 @@ impl Header {
         (low == Kind::Message as u64).then_some(Self(word))
     }
 
+    /// Returns the header in a word that a peer wrote, if it is a message of one tensor without metadata that stands alone, whose
+    /// payload follows the header directly. The result is that of [`from_word`](Self::from_word).
+    #[inline(always)]
+    pub(crate) fn single_from_word(word: u64) -> Option<Self> {
+        let single = Self::tensors(Kind::Tensors, 1, 0).0;
+        // A longer payload that is not tight starts in the next line.
+        let is_beside = word >> 32 <= SHORT || word & TIGHT != 0;
+        (word & 0xFFFF_FFFF & !TIGHT == single && is_beside).then_some(Self(word))
+    }
+
     /// Returns whether this is a plain message in its header's line that ends its batch or has none.
     #[inline(always)]
     pub(crate) fn is_line(self) -> bool {

@@ -15,7 +15,7 @@
 
 use core::ptr::NonNull;
 
-pub(super) use access::{Origin, load_byte, load_line, load_word};
+pub(super) use access::{Origin, ask_line, load_byte, load_line, load_word};
 use access::{copy_lines, store_byte, store_word};
 
 /// The length from which loops of vector moves are faster than words. Source: `benches/in_process.rs` (`copy_out`), Zen 4.
@@ -42,6 +42,19 @@ mod access {
     impl Origin {
         pub(in crate::shm) const SHARED: Self = Self;
         pub(in crate::shm) const FROZEN: Self = Self;
+    }
+
+    /// Asks for the line of a byte, to write there soon. It reads and writes nothing.
+    #[inline(always)]
+    pub(in crate::shm) fn ask_line(at: NonNull<u8>) {
+        // SAFETY: a prefetch has no effect but on the caches, whatever the address.
+        unsafe {
+            asm!(
+                "prefetchw byte ptr [{at}]",
+                at = in(reg) at.as_ptr(),
+                options(readonly, nostack, preserves_flags),
+            );
+        }
     }
 
     /// A vector instruction in the encoding of this build.
@@ -209,6 +222,19 @@ mod access {
         pub(in crate::shm) const FROZEN: Self = Self;
     }
 
+    /// Asks for the line of a byte, to write there soon. It reads and writes nothing.
+    #[inline(always)]
+    pub(in crate::shm) fn ask_line(at: NonNull<u8>) {
+        // SAFETY: a prefetch has no effect but on the caches, whatever the address.
+        unsafe {
+            asm!(
+                "prfm pstl1keep, [{at}]",
+                at = in(reg) at.as_ptr(),
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+    }
+
     /// # Safety
     ///
     /// The byte at `from` is mapped readable.
@@ -347,6 +373,10 @@ mod access {
         /// Nobody writes the bytes while the view lives.
         pub(in crate::shm) const FROZEN: Self = Self { is_frozen: true };
     }
+
+    /// Asks for the line of a byte, to write there soon, where assembly can.
+    #[inline(always)]
+    pub(in crate::shm) fn ask_line(_: NonNull<u8>) {}
 
     /// # Safety
     ///

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::shm::copy::ask_line;
 use crate::shm::discard::{LARGE, discard};
 use crate::shm::fork::Generation;
 use crate::shm::segment::most_freed;
@@ -333,6 +334,12 @@ impl Mapping {
     /// Returns the word at `offset`, to sleep on or to wake.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
         self.view.futex(offset)
+    }
+
+    /// Moves the line of the word at `offset` to this core, for a store to come.
+    #[inline(always)]
+    pub(crate) fn ask_word(&self, offset: usize) {
+        ask_line(NonNull::from(self.view.word(offset)).cast());
     }
 
     pub(crate) fn generation(&self) -> &Generation {

@@ -457,16 +457,13 @@ impl Receiver {
         patience: RecvPatience,
     ) -> Result<Option<(DType, Shape, LentRange)>, TryRecvError> {
         let Some(single) = self.single(patience)? else { return Ok(None) };
-        let len = usize::try_from(single.loan_len()).unwrap_or(usize::MAX);
-        match descriptor::of_words(single.description, single.len) {
-            Some((dtype, shape)) if descriptor::check_len(dtype, &shape, len).is_ok() => {
-                Ok(Some((dtype, shape, self.take_single(&single, patience)?)))
-            }
-            _ => {
-                self.leave_single(single);
-                Ok(None)
-            }
-        }
+        let Some((dtype, shape)) =
+            descriptor::of_words(single.description, single.len, single.loan_len())
+        else {
+            self.leave_single(single);
+            return Ok(None);
+        };
+        Ok(self.take_single(single).map(|range| (dtype, shape, range)))
     }
 
     #[cold]
@@ -504,9 +501,7 @@ impl SingleTensor {
     /// the description has another form or is impossible.
     #[inline]
     pub(crate) fn decode(words: [u64; SINGLE], len: usize, loan: u64) -> Option<Self> {
-        let (dtype, shape) = descriptor::of_words(words, len)?;
-        let loan = usize::try_from(loan).ok()?;
-        descriptor::check_len(dtype, &shape, loan).ok()?;
+        let (dtype, shape) = descriptor::of_words(words, len, loan)?;
         Some(Self { dtype, shape })
     }
 

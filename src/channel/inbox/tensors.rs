@@ -1,10 +1,12 @@
 //! Tensors records as the inbox receives them: records with attachments.
 
-use crate::channel::attachment::{Claims, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow};
+use crate::channel::attachment::{
+    Claims, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow_cached,
+};
 use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::inbox::{Inbox, RecordHead};
-use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor, NO_SLOT};
+use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor};
 use crate::channel::message::MessageKind;
 use crate::error::{Fault, Result, TryRecvError, memory};
 use crate::patience::RecvPatience;
@@ -12,11 +14,12 @@ use crate::ring::Header;
 use crate::shm::Bytes;
 
 /// A tensors record with one loan and a short description. Nearly every tensors record is one, so the receiver takes it
-/// apart in registers: bytes that go through memory in several widths wait for each other.
+/// apart in registers: bytes that go through memory in several widths wait for each other. No call gets a reference to it.
 ///
 /// A caller that does not [take](Receiver::take_single) it [leaves](Receiver::leave_single) it.
+#[derive(Clone, Copy)]
 pub(crate) struct Single {
-    head: RecordHead,
+    header: Header,
     loan: LoanDescriptor,
     /// In little-endian words; what lies behind its length means nothing.
     pub(crate) description: [u64; SINGLE],
@@ -43,58 +46,40 @@ impl Receiver {
         if self.backlog.has_unasked() {
             return Ok(None);
         }
-        let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
-        if head.header.is_single()
-            && SINGLE_LENS.contains(&head.len)
-            // The line of the header, which is mapped whatever the record's length.
-            && let Some([a, b, c, d, description @ ..]) =
-                self.inbox.line(&head).words::<{ 4 + SINGLE }>()
-        {
-            let loan = LoanDescriptor::of_words([a, b, c, d]);
-            let len = head.len - pooled::LEN;
-            if loan.slot != NO_SLOT {
-                return Ok(Some(Single { head, loan, description, len }));
-            }
-        }
-        self.inbox.hold(head);
-        Ok(None)
+        let word = self.inbox.poll(patience);
+        let header = match word.and_then(|word| self.inbox.consumer.single(word, SINGLE_LENS)) {
+            Some(header) => header,
+            None => match self.inbox.await_single(patience)? {
+                Some(header) => header,
+                None => return Ok(None),
+            },
+        };
+        // The line of the header, which is mapped whatever the record's length.
+        let words = self.inbox.single_line().words::<{ 4 + SINGLE }>();
+        let Some([a, b, c, d, description @ ..]) = words else { return Ok(None) };
+        let (loan, len) = (LoanDescriptor::of_words([a, b, c, d]), header.len() as usize);
+        Ok(Some(Single { header, loan, description, len: len - pooled::LEN }))
     }
 
     /// Leaves a single tensor in the ring.
-    #[cold]
-    pub(crate) fn leave_single(&mut self, single: Single) {
-        self.inbox.hold(single.head);
-    }
-
-    /// Takes the loan of a single tensor, and releases the record.
     #[inline(always)]
-    pub(crate) fn take_single(
-        &mut self,
-        single: &Single,
-        patience: RecvPatience,
-    ) -> Result<LentRange, TryRecvError> {
-        if self.inbox.segments.current(&self.inbox.session, single.loan.segment).is_none() {
-            self.await_single(single, patience)?;
-        }
-        let inbox = &mut self.inbox;
-        let attached = borrow(&inbox.session, &mut inbox.segments, &single.loan);
-        let range = attached.map_err(|error| inbox.fail(error))?;
-        inbox.stats.tensors += 1;
-        inbox.discard(single.head.header);
-        Ok(range)
+    pub(crate) fn leave_single(&mut self, single: Single) {
+        self.inbox.hold_single(single.header);
     }
 
-    /// Allows one new segment to be read from the socket. Leaves the tensor in the ring, and finds nothing, if the caller
-    /// takes turns, does not wait, and the socket rests before the segment has come.
-    #[cold]
-    fn await_single(
-        &mut self,
-        single: &Single,
-        patience: RecvPatience,
-    ) -> Result<(), TryRecvError> {
-        self.await_attachments(&single.head, patience)?;
-        self.inbox.link.control_socket().open_window();
-        Ok(())
+    /// Takes the loan of a single tensor, and releases the record. `None`: its segment is not at hand, or its descriptor is
+    /// wrong. The record stays in the ring, and [`open_tensors`](Self::open_tensors) finds out.
+    #[inline(always)]
+    pub(crate) fn take_single(&mut self, single: Single) -> Option<LentRange> {
+        let inbox = &mut self.inbox;
+        let Some(range) = borrow_cached(&inbox.session, &mut inbox.segments, single.loan) else {
+            inbox.hold_single(single.header);
+            return None;
+        };
+        inbox.last_loan = Some((single.loan.segment, single.loan.slot));
+        inbox.stats.tensors += 1;
+        inbox.discard(single.header);
+        Some(range)
     }
 }
 
@@ -158,10 +143,31 @@ impl Inbox {
         Ok(true)
     }
 
-    /// The bytes from a record's payload on, up to the end of the line behind its header at least.
+    /// Waits for the record at the ring's position, if it is a single tensor. `None`: it is another one, or there is none.
+    #[cold]
+    #[inline(never)]
+    fn await_single(&mut self, patience: RecvPatience) -> Result<Option<Header>, TryRecvError> {
+        let Some(head) = self.head(patience)? else { return Ok(None) };
+        let header = self.consumer.single(head.header.to_word(), SINGLE_LENS);
+        if header.is_none() {
+            self.hold(head);
+        }
+        Ok(header)
+    }
+
+    /// Keeps the head of a single tensor that is left in the ring.
+    #[cold]
+    #[inline(never)]
+    fn hold_single(&mut self, header: Header) {
+        let offset = self.consumer.payload(header);
+        self.hold(RecordHead { header, offset, len: header.len() as usize });
+    }
+
+    /// The bytes of a single tensor's payload, up to the end of the line behind its header at least.
     #[inline(always)]
-    fn line(&self, head: &RecordHead) -> Bytes<'_> {
-        self.ring.bytes(head.offset, pooled::LEN + 8 * SINGLE)
+    fn single_line(&self) -> Bytes<'_> {
+        let offset = self.consumer.next_header() + size_of::<u64>();
+        self.ring.bytes(offset, pooled::LEN + 8 * SINGLE)
     }
 
     /// Takes the record at the ring's position out.

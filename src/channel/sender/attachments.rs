@@ -270,6 +270,7 @@ impl Sender {
     ) -> Result<bool, TrySendError> {
         let header = Header::tensors(Kind::Tensors, 1, (pooled::LEN + len) as u32);
         self.check()?;
+        self.room.progress(&self.link, self.producer.written());
         let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
         if !self.announced.knows(place.0) {
             return Ok(false);

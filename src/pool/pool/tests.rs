@@ -283,3 +283,33 @@ fn a_shared_block_counts_for_each_that_holds_it() {
     pool.close(first);
     assert!(pool.admits(second, 0, 0) && !pool.admits(first, 0, 0));
 }
+
+#[test]
+fn a_sender_takes_back_old_loans_as_it_goes() {
+    let (pool, ..) = pool(1 << 20);
+    let peer = Arc::new(Peer((0..64).map(|_| AtomicU64::new(0)).collect()));
+    let id = pool.open(peer.clone(), 64);
+    let mut shared =
+        [0, 1, 2].map(|_| pool.alloc(64).unwrap().unwrap().share().expect("it has memory"));
+    let mut promise = pool.promise(id);
+    let mut lend = |block: &SharedBlock| {
+        let next = promise.take().expect("a slot is free");
+        let loan = next.loan(block.place());
+        promise = pool.enter_shared(block, id, next, || ());
+        loan
+    };
+    let give_back =
+        |loan: Loan| peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+    let [first, second] = [0, 1].map(|at| lend(&shared[at]));
+    for _ in 0..16 {
+        lend(&shared[2]);
+    }
+    give_back(second);
+    lend(&shared[2]);
+    assert_eq!(shared[1].users(), Users::Others, "the oldest loan is open");
+    give_back(first);
+    assert_eq!(shared[0].users(), Users::Others, "nothing was looked at");
+    lend(&shared[2]);
+    assert_eq!([shared[0].users(), shared[1].users()], [Users::Nobody; 2]);
+    assert_eq!(pool.settle(id), 18, "the others are open");
+}

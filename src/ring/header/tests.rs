@@ -77,3 +77,29 @@ fn a_lying_header_is_a_fault() {
         assert!(Header::from_word(word).is_err(), "a close has neither flags nor payload");
     }
 }
+
+#[test]
+fn a_single_tensor_is_told_by_its_word() {
+    let is_single = |header: Header| {
+        let single = Header::single_from_word(header.to_word());
+        assert!(single.is_none_or(|single| single == header && header.is_single()));
+        single.is_some()
+    };
+    for len in 0..=100 {
+        let header = Header::tensors(Kind::Tensors, 1, len);
+        assert!(is_single(header), "{len} bytes");
+        let loose = Header(header.to_word() & !TIGHT);
+        assert_eq!(is_single(loose), u64::from(len) <= SHORT, "{len} bytes, not tight");
+        assert!(!is_single(header.with_more()) && !is_single(header.with_metadata()));
+    }
+    for attachments in [0, 2, 255] {
+        assert!(!is_single(Header::tensors(Kind::Tensors, attachments, 48)));
+    }
+    for kind in [Kind::TensorRequest, Kind::TensorResponse] {
+        assert!(!is_single(Header::tensors(kind, 1, 48)));
+    }
+    let single = Header::tensors(Kind::Tensors, 1, 48).to_word();
+    for bit in (0..32).filter(|bit| 1u64 << bit != TIGHT) {
+        assert!(Header::single_from_word(single ^ 1 << bit).is_none(), "bit {bit}");
+    }
+}

@@ -91,6 +91,41 @@ proptest! {
     }
 
     #[test]
+    fn a_short_description_means_the_same_in_words(
+        code in 0u8..20,
+        flags in proptest::option::of(any::<u8>()),
+        dims in proptest::collection::vec(
+            prop_oneof![Just(0u32), 1..9u32, Just(1 << 16), any::<u32>()], 0..8),
+        more in prop_oneof![3 => Just(0usize), 1 => 0..9usize],
+        bytes in proptest::option::of(prop_oneof![Just(0u64), any::<u64>()]),
+        garbage in any::<u64>(),
+    ) {
+        let mut encoded = vec![code, dims.len() as u8, flags.unwrap_or(0), 0];
+        dims.iter().for_each(|dim| encoded.extend(dim.to_le_bytes()));
+        let len = (encoded.len() + more).min(32);
+        encoded.resize(40, garbage as u8);
+        let words = core::array::from_fn(|at| {
+            u64::from_ne_bytes(encoded[8 * at..][..8].try_into().unwrap())
+        });
+        let shape = Shape::of(&dims.iter().map(|dim| *dim as usize).collect::<Vec<_>>()).unwrap();
+        let right = DType::from_code(code).and_then(|dtype| shape.len(dtype));
+        let bytes = bytes.unwrap_or(right.ok().flatten().unwrap_or(7) as u64);
+        let found = of_words(words, len, bytes);
+        let whole = Descriptor::decode(&encoded[..len]).ok();
+        let whole = whole.filter(|(tensor, rest)| {
+            rest.is_empty()
+                && matches!(tensor.place, Location::Attached)
+                && tensor.check_len(bytes as usize).is_ok()
+        });
+        let whole = whole.filter(|_| encoded[2] == 0);
+        prop_assert_eq!(found, whole.map(|(tensor, _)| (tensor.dtype, tensor.shape)));
+        if let Some((dtype, shape)) = found {
+            let (back, len) = to_words(dtype, &shape).unwrap();
+            prop_assert_eq!(of_words(back, len, bytes), Some((dtype, shape)));
+        }
+    }
+
+    #[test]
     fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
         let mut left = &bytes[..];
         let mut index = 0;
