@@ -180,7 +180,7 @@ fn chosen(options: &Options) -> Outcome<Vec<Group>> {
 fn is_quick(work: Work, bytes: usize) -> bool {
     match work {
         Work::Trip(_) => [64, 64 << 10].contains(&bytes),
-        Work::Stream => bytes == 64,
+        Work::Stream(_) => bytes == 64,
         Work::FanOut => false,
         Work::Reactor(links) => links <= 16,
         _ => true,

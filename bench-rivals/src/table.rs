@@ -87,7 +87,7 @@ fn short(version: &str) -> &str {
 fn values(measure: &str, figure: &Figure) -> String {
     let p50 = figure.p50_ns.map_or(String::new(), time);
     match measure {
-        "stream" => {
+        "stream" | "stream-4m" => {
             let rate = figure.rate().unwrap_or(f64::NAN);
             format!("{:.2} M/s {:>9.2} GB/s", rate / 1e6, rate * figure.bytes as f64 / 1e9)
         }

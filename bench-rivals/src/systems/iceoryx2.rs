@@ -23,18 +23,17 @@ use crate::payload::{self, FROM_LEADER};
 use crate::work::fan_in::{FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::End;
-use crate::work::{self, Wait, Work};
+use crate::work::{self, CHOSEN, LONG, Queue, Wait, Work};
 
 pub struct Iceoryx2;
 
-/// Messages that a subscriber may leave unread before its publishers wait, in streams. The default is 2, of
-/// which the older is overwritten.
-const BUFFER: usize = 1024;
-/// The same for long messages, each of which is memory.
-const LONG_BUFFER: usize = 16;
-
-fn buffer(bytes: usize) -> usize {
-    if bytes > 1024 { LONG_BUFFER } else { BUFFER }
+/// Messages that a subscriber may leave unread before a publisher waits, where that is not left at its default of 2.
+fn buffer(work: Work, bytes: usize) -> Option<usize> {
+    match work {
+        Work::Stream(Queue::Long) => Some(LONG / bytes),
+        Work::FanIn => Some(CHOSEN / bytes),
+        _ => None,
+    }
 }
 
 impl System for Iceoryx2 {
@@ -56,9 +55,10 @@ impl System for Iceoryx2 {
 
     fn options(&self, work: Work, bytes: usize) -> String {
         match work {
-            Work::Stream | Work::FanIn => {
-                format!("no overflow, buffer of {}; receive() polled", buffer(bytes))
-            }
+            Work::Stream(_) | Work::FanIn => match buffer(work, bytes) {
+                Some(buffer) => format!("no overflow, buffer of {buffer}; receive() polled"),
+                None => "no overflow, the default buffer of 2; receive() polled".into(),
+            },
             Work::Wake | Work::Idle => "defaults; WaitSet and an event service each way".into(),
             Work::FanOut => format!("max_subscribers {RECEIVERS}; receive() polled"),
             _ => "defaults; receive() polled".into(),
@@ -80,9 +80,8 @@ impl System for Iceoryx2 {
             Work::Connect => Connect::open(setup),
             _ => {
                 let node = if work == Work::Footprint { shared()? } else { node()? };
-                let lossless = work == Work::Stream;
                 let (publisher, subscriber) =
-                    ports(setup, |name| service(&node, name, setup.bytes, lossless))?;
+                    ports(setup, |name| service(&node, name, work, setup.bytes))?;
                 let bell = match work.waits() {
                     Wait::Poll => None,
                     Wait::Sleep | Wait::Default => Some(Bell::open(&node, setup)?),
@@ -117,16 +116,16 @@ fn shared() -> Outcome<Node1> {
     })
 }
 
-fn service(node: &Node1, name: &str, bytes: usize, lossless: bool) -> Outcome<Factory> {
-    let builder = node.service_builder(&name.try_into()?).publish_subscribe::<[u8]>();
-    Ok(if lossless {
-        builder
-            .enable_safe_overflow(false)
-            .subscriber_max_buffer_size(buffer(bytes))
-            .open_or_create()?
-    } else {
-        builder.open_or_create()?
-    })
+fn service(node: &Node1, name: &str, work: Work, bytes: usize) -> Outcome<Factory> {
+    let mut builder = node.service_builder(&name.try_into()?).publish_subscribe::<[u8]>();
+    if let Work::Stream(_) = work {
+        builder = builder.enable_safe_overflow(false);
+        if let Some(buffer) = buffer(work, bytes) {
+            // A publisher has memory for the buffers of as many subscribers as there may be.
+            builder = builder.subscriber_max_buffer_size(buffer).max_subscribers(1);
+        }
+    }
+    Ok(builder.open_or_create()?)
 }
 
 /// A service each way.
@@ -292,7 +291,7 @@ fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
         let builder = node.service_builder(&name.as_str().try_into()?).publish_subscribe::<[u8]>();
         Ok(builder
             .enable_safe_overflow(false)
-            .subscriber_max_buffer_size(buffer(bytes))
+            .subscriber_max_buffer_size(CHOSEN / bytes)
             .max_publishers(SENDERS)
             .max_nodes(SENDERS + 2)
             .open_or_create()?)
@@ -385,7 +384,7 @@ impl Connect {
             format!("{}/{}/back", self.name, self.number),
         );
         let (to, from) = if self.role == Role::Leader { (out, back) } else { (back, out) };
-        let open = |name: &str| service(&self.node, name, 8, false);
+        let open = |name: &str| service(&self.node, name, Work::Connect, 8);
         let subscriber = open(&from)?.subscriber_builder().create()?;
         let publisher = open(&to)?.publisher_builder().initial_max_slice_len(8).create()?;
         Ok((publisher, subscriber))

@@ -13,7 +13,7 @@ use crate::exchange::{Exchange, Role, Setup};
 use crate::work::connect::Connect;
 use crate::work::fan_in::{FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::link::End;
-use crate::work::{self, Treatment, Work};
+use crate::work::{self, Queue, Treatment, Work};
 
 pub struct IpcChannel;
 
@@ -37,12 +37,22 @@ impl System for IpcChannel {
     fn options(&self, work: Work, _bytes: usize) -> String {
         match work {
             Work::Connect => format!("IpcOneShotServer in {MEMORY}; recv blocks"),
+            Work::Stream(_) => {
+                "IpcBytesSender, recv blocks; the default queue of its socket".into()
+            }
             _ => "IpcBytesSender, recv blocks".into(),
         }
     }
 
     fn does(&self, work: Work, _bytes: usize) -> bool {
-        !matches!(work, Work::Trip(Treatment::Untouched) | Work::Reactor(_) | Work::FanOut)
+        // Nobody can say how long the queue of its socket is.
+        !matches!(
+            work,
+            Work::Trip(Treatment::Untouched)
+                | Work::Stream(Queue::Long)
+                | Work::Reactor(_)
+                | Work::FanOut
+        )
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
@@ -94,12 +104,8 @@ impl End for Channels {
     }
 
     fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
-        message.copy_from_slice(&self.receiver.recv()?);
+        *message = self.receiver.recv()?;
         Ok(())
-    }
-
-    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
-        Ok(crate::payload::sum(&self.receiver.recv()?))
     }
 }
 

@@ -70,7 +70,6 @@ pub trait System: Sync {
 pub static ALL: &[&dyn System] = &[
     &slipring::MESSAGES,
     &slipring::TENSORS,
-    &slipring::LONG_RING,
     &slipring::LONG_SLOTS,
     &slipring::POLLED,
     &iceoryx2::Iceoryx2,

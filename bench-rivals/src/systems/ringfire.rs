@@ -8,7 +8,7 @@ use ringfire::{
     RingProducerBuilder, RingfireError,
 };
 
-use super::sized::{Slot, by_size, slots};
+use super::sized::{by_size, slots};
 use super::{Kind, System};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
@@ -41,14 +41,13 @@ impl System for Ringfire {
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
+        let slots = slots(work, bytes);
         match work {
-            Work::Stream => {
-                format!("LosslessBackpressure, {} slots; recv_batch polled", slots(bytes))
-            }
-            Work::Connect => format!("{} slots; attach and try_recv polled", slots(bytes)),
-            Work::Wake => format!("{} slots; FutexWait without spinning", slots(bytes)),
-            Work::Idle => format!("{} slots; FutexWait", slots(bytes)),
-            _ if bytes <= SLOTTED => format!("{} slots; try_recv polled", slots(bytes)),
+            Work::Stream(_) => format!("LosslessBackpressure, {slots} slots; recv_batch polled"),
+            Work::Connect => format!("{slots} slots; attach and recv_batch polled"),
+            Work::Wake => format!("{slots} slots; FutexWait without spinning"),
+            Work::Idle => format!("{slots} slots; FutexWait"),
+            _ if bytes <= SLOTTED => format!("{slots} slots; recv_batch of 1 polled"),
             _ => format!("blobs, arena of {} KiB; view polled", arena(bytes) >> 10),
         }
     }
@@ -58,7 +57,7 @@ impl System for Ringfire {
             Work::Trip(Treatment::Untouched) => bytes > SLOTTED,
             Work::Trip(_) => true,
             // Blobs are overwritten when their reader is late, and the queue of many writers too.
-            Work::Stream => bytes <= SLOTTED,
+            Work::Stream(_) => bytes <= SLOTTED,
             Work::FanIn | Work::Reactor(_) => false,
             Work::FanOut | Work::Connect | Work::Wake | Work::Idle | Work::Footprint => true,
         }
@@ -114,16 +113,16 @@ fn connect(setup: &Setup) -> Outcome<Rings<8>> {
     Ok(Rings::new(producer, consumer, Work::Connect.waits()))
 }
 
-fn create<const BYTES: usize>(name: &str, work: Work) -> Outcome<RingProducer<Slot<BYTES>>> {
-    let mut builder = RingProducerBuilder::new(slots(BYTES) as u64);
-    if work == Work::Stream {
+fn create<const BYTES: usize>(name: &str, work: Work) -> Outcome<RingProducer<[u8; BYTES]>> {
+    let mut builder = RingProducerBuilder::new(slots(work, BYTES) as u64);
+    if matches!(work, Work::Stream(_)) {
         builder = builder.flow_control(FlowControl::LosslessBackpressure);
     }
     Ok(RingProducer::create_with_options(path(name), builder)?)
 }
 
 /// Looks for a ring until it is there.
-fn attach<const BYTES: usize>(name: &str) -> Outcome<RingConsumer<Slot<BYTES>>> {
+fn attach<const BYTES: usize>(name: &str) -> Outcome<RingConsumer<[u8; BYTES]>> {
     let path = path(name);
     loop {
         match RingConsumer::attach(&path) {
@@ -135,19 +134,19 @@ fn attach<const BYTES: usize>(name: &str) -> Outcome<RingConsumer<Slot<BYTES>>> 
     }
 }
 
+/// Slots are arrays of bytes, so that a message is copied from where it lies into its slot, and out to where it shall lie.
 struct Rings<const BYTES: usize> {
-    producer: RingProducer<Slot<BYTES>>,
-    consumer: RingConsumer<Slot<BYTES>>,
+    producer: RingProducer<[u8; BYTES]>,
+    consumer: RingConsumer<[u8; BYTES]>,
     wait: Option<FutexWait>,
-    slot: Box<Slot<BYTES>>,
     /// Of a run.
-    run: Vec<Slot<BYTES>>,
+    run: Box<[[u8; BYTES]]>,
 }
 
 impl<const BYTES: usize> Rings<BYTES> {
     fn new(
-        producer: RingProducer<Slot<BYTES>>,
-        consumer: RingConsumer<Slot<BYTES>>,
+        producer: RingProducer<[u8; BYTES]>,
+        consumer: RingConsumer<[u8; BYTES]>,
         wait: Wait,
     ) -> Self {
         let wait = match wait {
@@ -155,17 +154,24 @@ impl<const BYTES: usize> Rings<BYTES> {
             Wait::Default => Some(FutexWait::default()),
             Wait::Sleep => Some(FutexWait::new(0, None)),
         };
-        Rings { producer, consumer, wait, slot: Slot::boxed(), run: Vec::new() }
+        Rings { producer, consumer, wait, run: vec![[0; BYTES]; RUN].into() }
     }
 
+    /// Receives messages that have come, one at least, into the first of these.
     #[inline]
-    fn next(&mut self) -> Slot<BYTES> {
-        if let Some(wait) = &mut self.wait {
-            return self.consumer.recv_blocking(wait);
+    fn next(
+        consumer: &mut RingConsumer<[u8; BYTES]>,
+        wait: &mut Option<FutexWait>,
+        messages: &mut [[u8; BYTES]],
+    ) -> usize {
+        if let Some(wait) = wait {
+            messages[0] = consumer.recv_blocking(wait);
+            return 1;
         }
         loop {
-            if let Some(slot) = self.consumer.try_recv() {
-                return slot;
+            let count = consumer.recv_batch(messages);
+            if count > 0 {
+                return count;
             }
         }
     }
@@ -173,38 +179,21 @@ impl<const BYTES: usize> Rings<BYTES> {
 
 impl<const BYTES: usize> End for Rings<BYTES> {
     fn send(&mut self, message: &[u8]) -> Outcome<()> {
-        self.slot.0.copy_from_slice(message);
-        self.producer.push(&self.slot);
+        self.producer.push(message.try_into()?);
         Ok(())
     }
 
     fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
-        message.copy_from_slice(&self.next().0);
+        let (messages, _) = message.as_chunks_mut::<BYTES>();
+        Self::next(&mut self.consumer, &mut self.wait, messages);
         Ok(())
-    }
-
-    fn fill(&mut self, _private: &mut [u8], seed: u64) -> Outcome<()> {
-        payload::fill(&mut self.slot.0, seed);
-        self.producer.push(&self.slot);
-        Ok(())
-    }
-
-    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
-        Ok(payload::sum(&self.next().0))
     }
 
     fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
-        let most = RUN.min(most as usize);
-        if self.run.is_empty() {
-            self.run = vec![Slot([0; BYTES]); RUN];
-        }
-        loop {
-            let count = self.consumer.recv_batch(&mut self.run[..most]);
-            if count > 0 {
-                let sum = |sum: u64, slot: &Slot<BYTES>| sum.wrapping_add(payload::sum(&slot.0));
-                return Ok((count as u64, self.run[..count].iter().fold(0, sum)));
-            }
-        }
+        let run = &mut self.run[..RUN.min(most as usize)];
+        let count = Self::next(&mut self.consumer, &mut self.wait, run);
+        let sum = |sum: u64, slot: &[u8; BYTES]| sum.wrapping_add(payload::sum(slot));
+        Ok((count as u64, run[..count].iter().fold(0, sum)))
     }
 }
 

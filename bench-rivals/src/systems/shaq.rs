@@ -42,16 +42,13 @@ impl System for Shaq {
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
+        let slots = slots(work, bytes);
         match work {
-            Work::FanIn => format!("mpmc, {} slots; polled, a full sender yields", slots(bytes)),
-            Work::FanOut => format!("broadcast, {} slots; polled", slots(bytes)),
-            Work::Wake | Work::Idle => {
-                format!("spsc, {} slots; reserve_read_batch_timeout", slots(bytes))
-            }
-            Work::Stream => {
-                format!("spsc, {} slots of {bytes} B; read batches polled", slots(bytes))
-            }
-            _ => format!("spsc, {} slots of {bytes} B; polled", slots(bytes)),
+            Work::FanIn => format!("mpmc, {slots} slots; polled, a full sender yields"),
+            Work::FanOut => format!("broadcast, {slots} slots; polled"),
+            Work::Wake | Work::Idle => format!("spsc, {slots} slots; reserve_read_batch_timeout"),
+            Work::Stream(_) => format!("spsc, {slots} slots of {bytes} B; read batches polled"),
+            _ => format!("spsc, {slots} slots of {bytes} B; polled"),
         }
     }
 
@@ -67,7 +64,7 @@ impl System for Shaq {
                 return FanOut::over(part, setup);
             }
             Work::Connect => {
-                return Connect::open(setup, |setup| queues::<8>(setup, Work::Connect.waits()));
+                return Connect::open(setup, |setup| queues::<8>(setup, Work::Connect));
             }
             _ => {}
         }
@@ -83,11 +80,12 @@ fn file(len: usize) -> Outcome<File> {
 }
 
 fn open<const BYTES: usize>(work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-    work::over(queues::<BYTES>(setup, work.waits())?, work, setup)
+    work::over(queues::<BYTES>(setup, work)?, work, setup)
 }
 
 /// A queue each way. The leader makes both.
-fn queues<const BYTES: usize>(setup: &Setup, wait: Wait) -> Outcome<Queues<BYTES>> {
+fn queues<const BYTES: usize>(setup: &Setup, work: Work) -> Outcome<Queues<BYTES>> {
+    let wait = work.waits();
     if setup.role == Role::Follower {
         let [out, back] = receive_fds(setup.socket)?.1.map(File::from);
         // SAFETY: the peer has made it with the same type, and this is its one producer.
@@ -96,7 +94,7 @@ fn queues<const BYTES: usize>(setup: &Setup, wait: Wait) -> Outcome<Queues<BYTES
         let consumer = unsafe { spsc::Consumer::join(&out)? };
         return Ok(Queues { producer, consumer, wait });
     }
-    let len = spsc::minimum_file_size::<Slot<BYTES>>(slots(BYTES));
+    let len = spsc::minimum_file_size::<Slot<BYTES>>(slots(work, BYTES));
     let (out, back) = (file(len)?, file(len)?);
     // SAFETY: a fresh file, of which this is the one that initializes it and the one producer; slots are
     // plain bytes on both sides.
@@ -197,7 +195,7 @@ impl<const BYTES: usize> End for Queues<BYTES> {
 fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
     type Message = Slot<{ fan_in::BYTES }>;
     if setup.role == Role::Leader {
-        let len = mpmc::minimum_file_size::<Message>(slots(fan_in::BYTES));
+        let len = mpmc::minimum_file_size::<Message>(slots(Work::FanIn, fan_in::BYTES));
         let file = file(len)?;
         // SAFETY: a fresh file that nobody else initializes; slots are plain bytes on both sides.
         let consumer = unsafe { mpmc::Consumer::<Message>::create(&file, len)? };
@@ -235,7 +233,7 @@ fn fan_out<const BYTES: usize>(setup: &Setup) -> Outcome<FanOutPart> {
         // It gets its length below.
         let file = file(0)?;
         let config = BroadcastConfig {
-            capacity: slots(BYTES),
+            capacity: slots(Work::FanOut, BYTES),
             producer_slots: 1,
             consumer_slots: RECEIVERS,
         };

@@ -20,9 +20,10 @@ pub struct ShmemIpc;
 
 const WORD: usize = 8;
 
-/// Words in a ring: 1 MiB, or four messages.
-fn capacity(bytes: usize) -> usize {
-    (bytes * 4).max(1 << 20) / WORD
+/// Words in a ring: a stream's queue or 1 MiB, and four messages at least.
+fn capacity(work: Work, bytes: usize) -> usize {
+    let ring = if let Work::Stream(queue) = work { queue.bytes() } else { 1 << 20 };
+    (bytes * 4).max(ring) / WORD
 }
 
 impl System for ShmemIpc {
@@ -43,7 +44,7 @@ impl System for ShmemIpc {
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
-        let ring = (capacity(bytes) * WORD) >> 10;
+        let ring = (capacity(work, bytes) * WORD) >> 10;
         match work.waits() {
             Wait::Poll => format!("ring of {ring} KiB; polled, no signals"),
             Wait::Default | Wait::Sleep => format!("ring of {ring} KiB; block_until_readable"),
@@ -55,17 +56,16 @@ impl System for ShmemIpc {
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let sleeps = work.waits() != Wait::Poll;
         if work == Work::Connect {
-            return Connect::open(setup, move |setup| rings(setup, sleeps));
+            return Connect::open(setup, move |setup| rings(setup, work));
         }
-        work::over(rings(setup, sleeps)?, work, setup)
+        work::over(rings(setup, work)?, work, setup)
     }
 }
 
 /// A ring each way. The leader makes both.
-fn rings(setup: &Setup, sleeps: bool) -> Outcome<Ring> {
-    let capacity = capacity(setup.bytes);
+fn rings(setup: &Setup, work: Work) -> Outcome<Ring> {
+    let (capacity, sleeps) = (capacity(work, setup.bytes), work.waits() != Wait::Poll);
     if setup.role == Role::Follower {
         let fds = receive_fds(setup.socket)?.1.map(File::from);
         let [out, out_empty, out_full, back, back_empty, back_full] = fds;

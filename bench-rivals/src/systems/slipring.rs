@@ -16,13 +16,11 @@ use crate::reactors::Reactors;
 use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1, Tally};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::{End, RUN};
-use crate::work::{self, Treatment, Wait, Work};
+use crate::work::{self, LONG, Queue, Treatment, Wait, Work};
 
 pub struct Slipring {
     name: &'static str,
     tensors: bool,
-    /// Bytes of the ring, where it is not the default one.
-    ring: Option<u64>,
     /// Whether messages lie in the slots of a topic.
     slots: bool,
     /// Whether it never sleeps, as those do that are polled.
@@ -30,11 +28,8 @@ pub struct Slipring {
 }
 
 pub const MESSAGES: Slipring =
-    Slipring { name: "slipring", tensors: false, ring: None, slots: false, polled: false };
+    Slipring { name: "slipring", tensors: false, slots: false, polled: false };
 pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true, ..MESSAGES };
-/// For streams of short messages only.
-pub const LONG_RING: Slipring =
-    Slipring { name: "slipring long ring", ring: Some(4 << 20), ..MESSAGES };
 /// For a message to many receivers only.
 pub const LONG_SLOTS: Slipring = Slipring { name: "slipring long slots", slots: true, ..MESSAGES };
 /// For messages that take longer than a watch only.
@@ -55,9 +50,6 @@ impl System for Slipring {
     }
 
     fn options(&self, work: Work, _bytes: usize) -> String {
-        if let Some(bytes) = self.ring {
-            return format!("ring_capacity {} MiB; reserve, drain", bytes >> 20);
-        }
         if self.slots {
             return "4 slots of 2 MiB; reserve, every()".into();
         }
@@ -67,7 +59,8 @@ impl System for Slipring {
         let way = match (work, self.tensors) {
             (Work::Wake, _) => "Spin::Never",
             (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
-            (Work::Stream, false) => "defaults; reserve, drain",
+            (Work::Stream(Queue::Default), false) => "defaults: a ring of 64 KiB; reserve, drain",
+            (Work::Stream(Queue::Long), false) => "ring_capacity 4 MiB; reserve, drain",
             (Work::Trip(Treatment::Filled), false) => "defaults; reserve, peek",
             (Work::Trip(Treatment::Untouched), false) => "defaults; reserve, peek",
             (Work::FanOut, false) => "defaults; broadcast, every()",
@@ -81,11 +74,10 @@ impl System for Slipring {
     fn does(&self, work: Work, bytes: usize) -> bool {
         match work {
             _ if self.slots => work == Work::FanOut,
-            _ if self.ring.is_some() => work == Work::Stream && bytes <= 1024,
             _ if self.polled => work == Work::Trip(Treatment::Filled) && bytes >= 1 << 20,
             Work::Trip(Treatment::Copied) => !self.tensors,
             Work::Trip(_) => !self.tensors || bytes >= 64,
-            Work::FanOut => self.ring.is_none() && !self.polled,
+            Work::FanOut => !self.polled,
             _ => !self.tensors,
         }
     }
@@ -111,8 +103,8 @@ impl System for Slipring {
                 if self.polled {
                     options = options.spin(Spin::Forever);
                 }
-                if let Some(bytes) = self.ring {
-                    options = options.ring_capacity(bytes);
+                if work == Work::Stream(Queue::Long) {
+                    options = options.ring_capacity(LONG as u64);
                 }
                 let context = match work {
                     Work::Footprint => shared()?.clone(),

@@ -15,9 +15,11 @@ use crate::work::{self, Wait, Work};
 
 pub struct Tachyon;
 
-/// It stalls for good in a ring of fewer than 33 messages, so rings have room for 64.
-fn capacity(bytes: usize) -> usize {
-    (bytes * 64).max(1 << 20).next_power_of_two()
+/// It stalls for good in a ring of fewer than 33 messages, so rings have room for 64 of them, also where a stream's queue is
+/// shorter.
+fn capacity(work: Work, bytes: usize) -> usize {
+    let ring = if let Work::Stream(queue) = work { queue.bytes() } else { 1 << 20 };
+    (bytes * 64).max(ring).next_power_of_two()
 }
 
 /// Looks before its receiver sleeps.
@@ -49,7 +51,7 @@ impl System for Tachyon {
 
     fn options(&self, work: Work, bytes: usize) -> String {
         let spin = looks(work.waits());
-        format!("ring of {} KiB; acquire_rx({spin})", capacity(bytes) >> 10)
+        format!("ring of {} KiB; acquire_rx({spin})", capacity(work, bytes) >> 10)
     }
 
     fn does(&self, work: Work, bytes: usize) -> bool {
@@ -61,7 +63,7 @@ impl System for Tachyon {
         let path = |way: &str| format!("/tmp/{}-{way}.sock", setup.name);
         let bytes = setup.bytes;
         let listen = |way: &str| -> Outcome<Bus> {
-            let bus = Bus::listen(&path(way), capacity(bytes))?;
+            let bus = Bus::listen(&path(way), capacity(work, bytes))?;
             let _ = std::fs::remove_file(path(way));
             Ok(bus)
         };

@@ -14,7 +14,7 @@ pub trait End {
     /// Copies a message in.
     fn send(&mut self, message: &[u8]) -> Outcome<()>;
 
-    /// Copies a message out, into a buffer of its length.
+    /// Copies a message out, into a buffer of its length, or puts a buffer with the message in its place.
     fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()>;
 
     /// Sends a message filled from `seed`. Systems that cannot fill in place fill `private` and copy it.

@@ -98,7 +98,8 @@ fn title(measure: &str) -> &str {
         "trip-filled" => "round trip, filled and summed in place",
         "trip-copied" => "round trip, copied in and out",
         "trip-untouched" => "round trip, untouched",
-        "stream" => "one way",
+        "stream" => "one way, default queues",
+        "stream-4m" => "one way, queues of 4 MiB",
         "wake" => "round trip, both sides asleep",
         "fan-in" => "16 senders to one receiver",
         "fan-out" => "one message to 16 receivers, and an answer",
@@ -120,7 +121,7 @@ fn label(measure: &str, bytes: usize) -> String {
 fn value(figure: &Figure) -> String {
     let number = |value: Option<f64>| value.map_or("–".into(), digits);
     match figure.measure.as_str() {
-        "stream" | "fan-in" => {
+        "stream" | "stream-4m" | "fan-in" => {
             let rate = figure.rate().unwrap_or(f64::NAN);
             let bytes = rate * figure.bytes as f64;
             if figure.bytes < 1 << 16 {
