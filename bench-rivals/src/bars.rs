@@ -89,7 +89,7 @@ fn rival(figure: &Figure) -> bool {
 }
 
 fn guarded(figure: &Figure) -> bool {
-    rival(figure) && !figure.writable
+    rival(figure) && figure.writable == "nothing"
 }
 
 fn floor(figure: &Figure) -> bool {

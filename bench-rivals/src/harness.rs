@@ -219,7 +219,7 @@ fn blank(row: &rows::Row, bytes: usize) -> Figure {
         dropped: 0,
         line_ns: None,
         variant: None,
-        writable: system.shares_writable(),
+        writable: system.writable().name().into(),
         options: system.options(row.work, bytes),
     }
 }

@@ -1,6 +1,6 @@
 //! What the machine itself can do, without a library: the floors of `ping_pong`.
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::floors::{futex, line, relay, ring, uds};
@@ -105,8 +105,11 @@ impl System for Floor {
         Kind::Floor
     }
 
-    fn shares_writable(&self) -> bool {
-        ![LINE_RO.name, ROTATE_RO.name].contains(&self.name)
+    fn writable(&self) -> Writable {
+        match [LINE_RO.name, ROTATE_RO.name, UDS.name].contains(&self.name) {
+            true => Writable::Nothing,
+            false => Writable::All,
+        }
     }
 
     fn options(&self, _work: Work, _bytes: usize) -> String {

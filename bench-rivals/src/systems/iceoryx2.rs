@@ -16,10 +16,11 @@ use iceoryx2::sample_mut_uninit::SampleMutUninit;
 use iceoryx2::service::port_factory::publish_subscribe::PortFactory;
 use iceoryx2::waitset::WaitSetGuard;
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
-use crate::payload::{self, FROM_LEADER};
+use crate::payload;
+use crate::work::connect::{Connect, Connects};
 use crate::work::fan_in::{FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::End;
@@ -49,8 +50,9 @@ impl System for Iceoryx2 {
         Some("iceoryx2")
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    /// A subscriber maps the segment of the samples read-only, and the queues of their offsets with its publisher's writable.
+    fn writable(&self) -> Writable {
+        Writable::Control
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
@@ -77,7 +79,7 @@ impl System for Iceoryx2 {
                 let part = fan_out(setup)?;
                 FanOut::over(part, setup)
             }
-            Work::Connect => Connect::open(setup),
+            Work::Connect => Connect::open(setup, Fresh { node: node()? }),
             _ => {
                 let node = if work == Work::Footprint { shared()? } else { node()? };
                 let (publisher, subscriber) =
@@ -361,69 +363,35 @@ fn fan_out(setup: &Setup) -> Outcome<FanOutPart> {
     Ok(FanOutPart::Receivers(receivers))
 }
 
-/// A service each way, on both sides, to the first echo. The nodes are there before. There is no accepting:
-/// the follower opens the ports of each round as soon as it has ended the last.
-struct Connect {
+/// A link that is connected for the first message: each side has made its publisher, and subscribes to the other's service.
+struct Fresh {
     node: Node1,
-    name: String,
-    role: Role,
-    number: u64,
-    /// The follower's of the last round: the echo is lost with its publisher if the leader has not looked.
-    last: Option<(Writer, In)>,
 }
 
-impl Connect {
-    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let (name, role) = (setup.name.to_owned(), setup.role);
-        Ok(Box::new(Connect { node: node()?, name, role, number: 0, last: None }))
+impl Connects for Fresh {
+    type Own = Out;
+    type End = Slices;
+
+    fn prepare(&mut self, setup: &Setup) -> Outcome<Out> {
+        let service = service(&self.node, &names(setup).0, Work::Connect, setup.bytes)?;
+        Ok(service.publisher_builder().initial_max_slice_len(setup.bytes).create()?)
     }
 
-    fn ports(&self) -> Outcome<(Out, In)> {
-        let (out, back) = (
-            format!("{}/{}/out", self.name, self.number),
-            format!("{}/{}/back", self.name, self.number),
-        );
-        let (to, from) = if self.role == Role::Leader { (out, back) } else { (back, out) };
-        let open = |name: &str| service(&self.node, name, Work::Connect, 8);
-        let subscriber = open(&from)?.subscriber_builder().create()?;
-        let publisher = open(&to)?.publisher_builder().initial_max_slice_len(8).create()?;
-        Ok((publisher, subscriber))
+    fn connect(&mut self, setup: &Setup, own: Out) -> Outcome<Slices> {
+        let service = service(&self.node, &names(setup).1, Work::Connect, setup.bytes)?;
+        let subscriber = service.subscriber_builder().create()?;
+        let (writer, node) = (Writer::new(own), self.node.clone());
+        Ok(Slices { bell: None, writer, subscriber, _node: node })
     }
-}
 
-impl Exchange for Connect {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            let (publisher, subscriber) = self.ports()?;
-            let mut writer = Writer::new(publisher);
-            let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
-            // Whoever is not there yet misses what is sent: again until the echo comes.
-            let echo = loop {
-                writer.publish(8, |bytes| bytes.copy_from_slice(&word))?;
-                if let Some(sample) = subscriber.receive()? {
-                    break sample;
-                }
-            };
-            payload::check(payload::sum(echo.payload()), payload::sum(&word), self.number)?;
-            self.number += 1;
+    /// A subscriber that is not there yet misses what is sent, so the leader sends again until the echo comes.
+    fn ask(&mut self, end: &mut Slices, word: &mut Vec<u8>) -> Outcome<()> {
+        loop {
+            end.send(word)?;
+            if let Some(sample) = end.subscriber.receive()? {
+                word.copy_from_slice(sample.payload());
+                return Ok(());
+            }
         }
-        Ok(())
-    }
-
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            let (publisher, subscriber) = self.ports()?;
-            let mut writer = Writer::new(publisher);
-            let word = loop {
-                if let Some(sample) = subscriber.receive()? {
-                    break sample;
-                }
-            };
-            writer.publish(8, |bytes| bytes.copy_from_slice(word.payload()))?;
-            drop(word);
-            self.last = Some((writer, subscriber));
-            self.number += 1;
-        }
-        Ok(())
     }
 }

@@ -12,12 +12,12 @@ use rustix::event::epoll;
 use rustix::net::sockopt;
 use rustix::pipe::PipeFlags;
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::floors::events;
 use crate::payload;
-use crate::work::connect::Connect;
+use crate::work::connect::{Connect, Connects};
 use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1, Serve, Tally};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::End;
@@ -50,6 +50,11 @@ impl System for Kernel {
 
     fn kind(&self) -> Kind {
         Kind::Kernel
+    }
+
+    /// The bytes beside an eventfd.
+    fn writable(&self) -> Writable {
+        if self.medium == Medium::Eventfd { Writable::All } else { Writable::Nothing }
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
@@ -99,8 +104,8 @@ impl System for Kernel {
                 let part = fan_out(medium, setup)?;
                 FanOut::over(part, setup)
             }
-            (Medium::Tcp, Work::Connect) => connect::<TcpListener>(setup),
-            (_, Work::Connect) => connect::<UnixListener>(setup),
+            (Medium::Tcp, Work::Connect) => Connect::open(setup, Fresh::<TcpListener>::new(setup)?),
+            (_, Work::Connect) => Connect::open(setup, Fresh::<UnixListener>::new(setup)?),
             (Medium::Unix { polled }, _) => {
                 let socket = unix(setup)?;
                 socket.set_nonblocking(polled)?;
@@ -476,18 +481,37 @@ impl Door for TcpListener {
     }
 }
 
-fn connect<D: Door + 'static>(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-    let (door, port) = match setup.role {
-        Role::Follower => (Some(D::listen(setup)?), 0),
-        Role::Leader => (None, hear(setup)?),
-    };
-    let name = setup.name.to_owned();
-    Connect::open(setup, move |_| {
-        Ok(Socket(match &door {
+/// A listener that is there before the leader connects, and where it listens.
+struct Fresh<D> {
+    door: Option<D>,
+    port: u64,
+    name: String,
+}
+
+impl<D: Door> Fresh<D> {
+    fn new(setup: &Setup) -> Outcome<Self> {
+        let (door, port) = match setup.role {
+            Role::Follower => (Some(D::listen(setup)?), 0),
+            Role::Leader => (None, hear(setup)?),
+        };
+        Ok(Fresh { door, port, name: setup.name.to_owned() })
+    }
+}
+
+impl<D: Door> Connects for Fresh<D> {
+    type Own = ();
+    type End = Socket<D::Stream>;
+
+    fn prepare(&mut self, _setup: &Setup) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn connect(&mut self, _setup: &Setup, (): ()) -> Outcome<Self::End> {
+        Ok(Socket(match &self.door {
             Some(door) => door.accept()?,
-            None => D::connect(port, &name)?,
+            None => D::connect(self.port, &self.name)?,
         }))
-    })
+    }
 }
 
 /// A connected socket that blocks.

@@ -37,6 +37,27 @@ impl Kind {
     }
 }
 
+/// Which of the memory that two sides share both of them may write, so that a faulty peer can break it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writable {
+    /// None of it, or they share none.
+    Nothing,
+    /// What accounts for the messages, but not their bytes.
+    Control,
+    /// All of it.
+    All,
+}
+
+impl Writable {
+    pub fn name(self) -> &'static str {
+        match self {
+            Writable::Nothing => "nothing",
+            Writable::Control => "control",
+            Writable::All => "all",
+        }
+    }
+}
+
 pub trait System: Sync {
     fn name(&self) -> &'static str;
 
@@ -47,9 +68,9 @@ pub trait System: Sync {
         None
     }
 
-    /// Whether both sides may write the memory that they share, so that a faulty peer can break it.
-    fn shares_writable(&self) -> bool {
-        false
+    /// Which of the memory that they share both sides may write.
+    fn writable(&self) -> Writable {
+        Writable::Nothing
     }
 
     /// What is not left at its default, or how it waits.
@@ -74,7 +95,8 @@ pub static ALL: &[&dyn System] = &[
     &slipring::POLLED,
     &iceoryx2::Iceoryx2,
     &ringfire::Ringfire,
-    &shaq::Shaq,
+    &shaq::SHAQ,
+    &shaq::EACH,
     &shmem_ipc::ShmemIpc,
     #[cfg(feature = "tachyon")]
     &tachyon::Tachyon,

@@ -1,21 +1,20 @@
 //! ringfire: rings of slots of one type for short messages, copied in and out; for longer ones its blobs in
 //! an arena, in place.
 
-use std::io::ErrorKind;
-
 use ringfire::{
-    BlobConsumer, BlobProducer, FlowControl, FutexWait, RingConsumer, RingProducer,
-    RingProducerBuilder, RingfireError,
+    BlobConsumer, BlobProducer, FlowControl, FutexWait, RingConsumer, RingMultiplexer,
+    RingProducer, RingProducerBuilder,
 };
 
 use super::sized::{by_size, slots};
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
-use crate::work::connect::Connect;
+use crate::work::connect::{Connect, Connects};
+use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
-use crate::work::link::{End, RUN, both};
+use crate::work::link::{End, RUN, both, names};
 use crate::work::{self, Treatment, Wait, Work};
 
 pub struct Ringfire;
@@ -36,15 +35,20 @@ impl System for Ringfire {
         Some("ringfire")
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    fn writable(&self) -> Writable {
+        Writable::All
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
         let slots = slots(work, bytes);
         match work {
             Work::Stream(_) => format!("LosslessBackpressure, {slots} slots; recv_batch polled"),
-            Work::Connect => format!("{slots} slots; attach and recv_batch polled"),
+            Work::FanIn => {
+                format!(
+                    "LosslessBackpressure, a ring of {slots} slots each; RingMultiplexer, recv_batch polled"
+                )
+            }
+            Work::Connect => format!("{slots} slots; recv_batch of 1 polled"),
             Work::Wake => format!("{slots} slots; FutexWait without spinning"),
             Work::Idle => format!("{slots} slots; FutexWait"),
             _ if bytes <= SLOTTED => format!("{slots} slots; recv_batch of 1 polled"),
@@ -56,10 +60,15 @@ impl System for Ringfire {
         match work {
             Work::Trip(Treatment::Untouched) => bytes > SLOTTED,
             Work::Trip(_) => true,
-            // Blobs are overwritten when their reader is late, and the queue of many writers too.
+            // Blobs are overwritten when their reader is late.
             Work::Stream(_) => bytes <= SLOTTED,
-            Work::FanIn | Work::Reactor(_) => false,
-            Work::FanOut | Work::Connect | Work::Wake | Work::Idle | Work::Footprint => true,
+            Work::Reactor(_) => false,
+            Work::FanIn
+            | Work::FanOut
+            | Work::Connect
+            | Work::Wake
+            | Work::Idle
+            | Work::Footprint => true,
         }
     }
 
@@ -68,8 +77,11 @@ impl System for Ringfire {
             let part = fan_out(setup)?;
             return FanOut::over(part, setup);
         }
+        if work == Work::FanIn {
+            return FanIn::open(setup, |setup, _| fan_in(setup));
+        }
         if work == Work::Connect {
-            return Connect::open(setup, connect);
+            return Connect::open(setup, Fresh);
         }
         if setup.bytes > SLOTTED {
             let (producer, consumer) = both(
@@ -96,21 +108,68 @@ fn arena(bytes: usize) -> usize {
 }
 
 fn open<const BYTES: usize>(work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-    let (producer, consumer) = both(setup, |name| create(name, work), attach)?;
+    let (producer, consumer) =
+        both(setup, |name| create(name, work), |name| Ok(RingConsumer::attach(path(name))?))?;
     work::over(Rings::<BYTES>::new(producer, consumer, work.waits()), work, setup)
 }
 
-/// A ring each way, of which the leader's is there first. Nobody is told of a ring: one looks for it.
-fn connect(setup: &Setup) -> Outcome<Rings<8>> {
-    let (out, back) = (format!("{}-out", setup.name), format!("{}-back", setup.name));
-    let (producer, consumer) = match setup.role {
-        Role::Leader => (create(&out, Work::Connect)?, attach(&back)?),
-        Role::Follower => {
-            let consumer = attach(&out)?;
-            (create(&back, Work::Connect)?, consumer)
+/// A link that is connected for the first message: each side has made its ring, and attaches to the other's.
+struct Fresh;
+
+impl Connects for Fresh {
+    type Own = RingProducer<[u8; 8]>;
+    type End = Rings<8>;
+
+    fn prepare(&mut self, setup: &Setup) -> Outcome<Self::Own> {
+        create(&names(setup).0, Work::Connect)
+    }
+
+    fn connect(&mut self, setup: &Setup, own: Self::Own) -> Outcome<Rings<8>> {
+        let consumer = RingConsumer::attach(path(&names(setup).1))?;
+        Ok(Rings::new(own, consumer, Work::Connect.waits()))
+    }
+}
+
+/// A ring for each sender, and a multiplexer of the receiver.
+fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
+    let name = |sender: usize| path(&format!("{}-{sender}", setup.name));
+    if setup.role == Role::Leader {
+        setup.meet()?;
+        let mut rings = RingMultiplexer::<[u8; BYTES]>::new();
+        for sender in 0..SENDERS {
+            rings.attach(name(sender))?;
         }
+        setup.meet()?;
+        let mut run = vec![[0; BYTES]; RUN];
+        return Ok(FanInPart::Receiver(Box::new(move |tally| {
+            while !tally.is_done() {
+                for ring in 0..rings.len() {
+                    let ring = rings.consumer_mut(ring).ok_or("no such ring")?;
+                    let count = ring.recv_batch(&mut run);
+                    run[..count].iter().for_each(|message| tally.take(message));
+                }
+            }
+            Ok(())
+        })));
+    }
+    let maker = |sender| {
+        let slots = slots(Work::FanIn, BYTES) as u64;
+        let builder =
+            RingProducerBuilder::new(slots).flow_control(FlowControl::LosslessBackpressure);
+        let mut ring = RingProducer::<[u8; BYTES]>::create_with_options(name(sender), builder)?;
+        let make = move || -> Outcome<Send1> {
+            Ok(Box::new(move |message| {
+                ring.push(message);
+                Ok(())
+            }))
+        };
+        Ok(Box::new(make) as Maker)
     };
-    Ok(Rings::new(producer, consumer, Work::Connect.waits()))
+    let makers = (0..SENDERS).map(maker).collect::<Outcome<_>>()?;
+    setup.meet()?;
+    // The receiver attaches before a sender could lap it.
+    setup.meet()?;
+    Ok(FanInPart::Senders(makers))
 }
 
 fn create<const BYTES: usize>(name: &str, work: Work) -> Outcome<RingProducer<[u8; BYTES]>> {
@@ -119,19 +178,6 @@ fn create<const BYTES: usize>(name: &str, work: Work) -> Outcome<RingProducer<[u
         builder = builder.flow_control(FlowControl::LosslessBackpressure);
     }
     Ok(RingProducer::create_with_options(path(name), builder)?)
-}
-
-/// Looks for a ring until it is there.
-fn attach<const BYTES: usize>(name: &str) -> Outcome<RingConsumer<[u8; BYTES]>> {
-    let path = path(name);
-    loop {
-        match RingConsumer::attach(&path) {
-            Err(RingfireError::Io(error)) if error.kind() == ErrorKind::NotFound => {}
-            // Its file has no length yet, or no header.
-            Err(RingfireError::CorruptLayout(_) | RingfireError::InvalidMagic { .. }) => {}
-            attached => return Ok(attached?),
-        }
-    }
 }
 
 /// Slots are arrays of bytes, so that a message is copied from where it lies into its slot, and out to where it shall lie.

@@ -11,8 +11,9 @@ use slipring::{Address, Connection, Context, EventLoop, Link, Listener, Options,
 use super::{Kind, System};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
-use crate::payload::{self, FROM_LEADER};
+use crate::payload;
 use crate::reactors::Reactors;
+use crate::work::connect::{Connect, Connects};
 use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1, Tally};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::{End, RUN};
@@ -85,7 +86,7 @@ impl System for Slipring {
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         match work {
             Work::Reactor(links) => Reactors::messages(setup, links),
-            Work::Connect => Connect::open(setup),
+            Work::Connect => Connect::open(setup, Fresh::new(setup)?),
             Work::FanIn => FanIn::open(setup, fan_in),
             Work::FanOut => {
                 let part = match (self.tensors, self.slots) {
@@ -394,49 +395,43 @@ fn in_place(tensor: &Tensor) -> Outcome<&[u8]> {
     Ok(unsafe { tensor.as_slice_unchecked()? })
 }
 
-/// Connect, handshake, first echo; a fresh link each time.
-struct Connect {
+/// A listener that is there before the leader connects. It makes its segment of the next link before it waits, and a context
+/// that connects makes one for the next time.
+struct Fresh {
     context: Context,
     listener: Option<Listener>,
     address: Address,
-    number: u64,
 }
 
-impl Connect {
-    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let context = Context::new()?;
-        let address = Address::named(setup.name)?;
+impl Fresh {
+    fn new(setup: &Setup) -> Outcome<Fresh> {
+        let (context, address) = (Context::new()?, Address::named(setup.name)?);
         let listener = match setup.role {
             Role::Leader => None,
             Role::Follower => Some(context.listen(&address)?),
         };
-        setup.meet()?;
-        Ok(Box::new(Connect { context, listener, address, number: 0 }))
+        Ok(Fresh { context, listener, address })
     }
 }
 
-impl Exchange for Connect {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            let mut link = self.context.connect(&self.address)?;
-            let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
-            link.send(&word)?;
-            let echo = link.recv()?.ok_or_else(gone)?;
-            payload::check(payload::sum(&echo), payload::sum(&word), self.number)?;
-            self.number += 1;
+impl Connects for Fresh {
+    type Own = ();
+    type End = Messages;
+
+    fn prepare(&mut self, _setup: &Setup) -> Outcome<()> {
+        // A listener prepares a link before it looks for peers, of which there are none now.
+        match self.listener.as_mut().map(Listener::try_accept).transpose()?.flatten() {
+            None => Ok(()),
+            Some(_) => Err("a peer has connected too early".into()),
         }
-        Ok(())
     }
 
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        let listener = self.listener.as_mut().ok_or("only the follower listens")?;
-        for _ in 0..count {
-            let mut link = listener.accept()?;
-            let word = link.recv()?.ok_or_else(gone)?;
-            link.send(&word)?;
-            // The end of the link is not in the time.
-            link.recv()?;
-        }
-        Ok(())
+    fn connect(&mut self, _setup: &Setup, (): ()) -> Outcome<Messages> {
+        Ok(Messages {
+            link: match &mut self.listener {
+                Some(listener) => listener.accept()?,
+                None => self.context.connect(&self.address)?,
+            },
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tachyon_ipc::{Bus, RxGuard};
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
@@ -45,8 +45,8 @@ impl System for Tachyon {
         Some("tachyon-ipc")
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    fn writable(&self) -> Writable {
+        Writable::All
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {

@@ -6,7 +6,7 @@
 //! wake      round trips between two sleepers
 //! fan_in    16 senders, one receiver
 //! fan_out   one message to 16 receivers
-//! connect   connect and first echo, a fresh link each time (slipring and iceoryx2 bring their own)
+//! connect   connect and first echo, a fresh link each time
 //! reactor   round trips over one of many live links      (slipring only)
 //! idle      the CPU of a receiver to whom nobody sends
 //! footprint memory and descriptors of a link             (measured from outside, in `measure`)

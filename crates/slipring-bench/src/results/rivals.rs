@@ -37,8 +37,9 @@ pub struct Figure {
     pub line_ns: Option<f64>,
     /// The best of a floor's variants: buffers, or slots.
     pub variant: Option<u64>,
-    /// Whether both sides may write the memory that they share.
-    pub writable: bool,
+    /// Which of the memory that they share both sides may write: `nothing`, `control` (what accounts for messages, not
+    /// their bytes) or `all`.
+    pub writable: String,
     /// Options that are not the system's defaults.
     pub options: String,
 }
