@@ -1,9 +1,11 @@
 //! Who is measured. One file a system; every one brings what it can do.
 
+mod cloudtoid;
 mod floors;
 mod iceoryx2;
 mod ipc_channel;
 mod kernel;
+mod posix_mq;
 mod ringfire;
 mod shaq;
 mod shmem_ipc;
@@ -100,11 +102,14 @@ pub static ALL: &[&dyn System] = &[
     &shmem_ipc::ShmemIpc,
     #[cfg(feature = "tachyon")]
     &tachyon::Tachyon,
+    &cloudtoid::Cloudtoid,
     &ipc_channel::IpcChannel,
     &kernel::UNIX_POLLED,
     &kernel::UNIX,
     &kernel::PIPE,
     &kernel::TCP,
+    &posix_mq::POLLED,
+    &posix_mq::BLOCKING,
     &kernel::EVENTFD,
     &floors::LINE,
     &floors::LINE_RO,
