@@ -65,7 +65,7 @@ pub trait System: Sync {
 
     fn kind(&self) -> Kind;
 
-    /// The package whose version the table shows.
+    /// The package whose version the table shows, as `version_of` takes it.
     fn package(&self) -> Option<&'static str> {
         None
     }
@@ -133,13 +133,14 @@ pub fn version(system: &dyn System) -> String {
     version_of(package)
 }
 
-/// The version of a package in this crate's lock file.
+/// The version of a package in this crate's lock file. A number after the name says which, where there are several.
 pub fn version_of(package: &str) -> String {
+    let (name, number) = package.split_once(' ').unwrap_or((package, ""));
     let lock = include_str!("../../Cargo.lock");
-    let entry = lock.split("[[package]]").find(|entry| {
-        entry.lines().any(|line| line.strip_prefix("name = ") == Some(&format!("{package:?}")))
-    });
-    let line =
-        entry.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
-    line.map_or(String::new(), |version| version.trim_matches('"').to_owned())
+    let version = |entry: &str| {
+        let value = |key| entry.lines().find_map(|line| line.strip_prefix(key)?.split('"').nth(1));
+        value("version = ").filter(|_| value("name = ") == Some(name)).map(str::to_owned)
+    };
+    let mut versions = lock.split("[[package]]").filter_map(version);
+    versions.find(|version| version.starts_with(number)).unwrap_or_default()
 }

@@ -8,8 +8,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
-use shaq::broadcast::{self, Broadcast, BroadcastConfig, ProducerId};
-use shaq::{mpmc, spsc};
+#[cfg(not(feature = "shaq5"))]
+use shaq::{broadcast, mpmc, spsc};
+#[cfg(feature = "shaq5")]
+use shaq5::{broadcast, mpmc, spsc};
 
 use super::sized::{Slot, by_size, slots};
 use super::{Kind, System, Writable};
@@ -42,7 +44,7 @@ impl System for Shaq {
     }
 
     fn package(&self) -> Option<&'static str> {
-        Some("shaq")
+        Some(if cfg!(feature = "shaq5") { "shaq 5" } else { "shaq 4" })
     }
 
     fn writable(&self) -> Writable {
@@ -316,30 +318,44 @@ fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
     Ok(FanInPart::Senders((0..SENDERS).map(maker).collect()))
 }
 
+/// The one producer of a queue in a fresh file.
+fn broadcaster<const BYTES: usize>(
+    file: &File,
+    config: broadcast::BroadcastConfig,
+) -> Outcome<broadcast::Producer<Slot<BYTES>>> {
+    #[cfg(not(feature = "shaq5"))]
+    // SAFETY: nobody else initializes it; slots are plain bytes on both sides.
+    let made = unsafe { broadcast::Producer::create(file, config, broadcast::ProducerId::new(0)) };
+    #[cfg(feature = "shaq5")]
+    // SAFETY: as above.
+    let made = unsafe { broadcast::Producer::create(file, config) };
+    Ok(made?)
+}
+
 /// One producer with 16 consumers, none of which is left behind.
 fn fan_out<const BYTES: usize>(setup: &Setup) -> Outcome<FanOutPart> {
     if setup.role == Role::Leader {
         // It gets its length below.
         let file = file(0)?;
-        let config = BroadcastConfig {
+        let config = broadcast::BroadcastConfig {
             capacity: slots(Work::FanOut, BYTES),
             producer_slots: 1,
             consumer_slots: RECEIVERS,
         };
-        let id = ProducerId::new(0);
-        // SAFETY: a fresh file that nobody else initializes; slots are plain bytes on both sides.
-        let mut producer =
-            unsafe { broadcast::Producer::<Slot<BYTES>>::create(&file, config, id)? };
+        let mut producer = broadcaster::<BYTES>(&file, config)?;
         send_fd(setup.socket, 0, file.as_fd())?;
         setup.meet()?;
         return Ok(FanOutPart::Sender(Box::new(move |fill| {
             loop {
                 // SAFETY: initialized below; any bytes are a slot, those of the mapping too.
                 if let Some(mut slot) = unsafe { producer.try_reserve_write() } {
-                    let slot = slot.as_mut().as_mut_ptr().cast::<u8>();
+                    let bytes = slot.as_mut().as_mut_ptr().cast::<u8>();
                     // SAFETY: a slot has so many bytes, and is this producer's alone until the guard is
                     // dropped.
-                    fill(unsafe { std::slice::from_raw_parts_mut(slot, BYTES) });
+                    fill(unsafe { std::slice::from_raw_parts_mut(bytes, BYTES) });
+                    // Version 4 publishes a slot that is dropped.
+                    #[cfg(feature = "shaq5")]
+                    slot.publish();
                     return Ok(());
                 }
             }
@@ -347,7 +363,7 @@ fn fan_out<const BYTES: usize>(setup: &Setup) -> Outcome<FanOutPart> {
     }
     let file = File::from(receive_fd(setup.socket)?.1);
     // SAFETY: the peer has made it with the same type.
-    let queue = unsafe { Broadcast::<Slot<BYTES>>::join(&file)? };
+    let queue = unsafe { broadcast::Broadcast::<Slot<BYTES>>::join(&file)? };
     let receiver = |_| -> Outcome<Look> {
         let mut consumer = queue.consumer()?;
         Ok(Box::new(move |look: &mut dyn FnMut(&[u8]) -> Outcome<()>| {
