@@ -5,6 +5,7 @@
 //! cargo run --release -- --quick
 //! cargo run --release -- --only slipring,iceoryx2 --measure trip-filled,stream --sizes 64 --minutes 2
 //! cargo run --release -- --list
+//! cargo run --release -- join a.csv b.csv --out c.csv # one file of several runs
 //! cargo run --release -- plot target/rivals.csv docs # drawings
 //! cargo run --release -- robots                      # a robot's pipeline, and target/robots.csv
 //! ```
@@ -93,6 +94,10 @@ fn run(options: Options) -> Outcome<()> {
         ["table", results] => {
             return show(&Results::read(results.as_ref())?);
         }
+        ["join", ref parts @ ..] if !parts.is_empty() => {
+            let out = options.out.unwrap_or_else(|| "target/rivals.csv".into());
+            return joined(parts)?.write(&out);
+        }
         ["robots"] => {
             let out = options.out.unwrap_or_else(|| "target/robots.csv".into());
             let minutes = options.minutes.unwrap_or(ROBOTS);
@@ -101,7 +106,10 @@ fn run(options: Options) -> Outcome<()> {
         // Hidden: a process of the pipeline.
         ["node", system, node, robot] => return robots::node(system, node, robot),
         _ => {
-            return Err("beside options there are: plot FILE FOLDER, table FILE, and robots".into());
+            return Err(
+                "beside options there are: plot FILE FOLDER, table FILE, join FILE..., and robots"
+                    .into(),
+            );
         }
     }
     let groups = chosen(&options)?;
@@ -151,6 +159,30 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
         tally.moves, tally.dropped, tally.pairs
     ));
     Ok(results)
+}
+
+/// The figures of several files, of measures that were measured one after the other on one machine. The facts are those of
+/// the first one, and each file's brackets.
+fn joined(parts: &[&str]) -> Outcome<Results> {
+    let mut all: Option<Results> = None;
+    for part in parts {
+        let results = Results::read(part.as_ref())?;
+        let Some(all) = &mut all else {
+            all = Some(results);
+            continue;
+        };
+        let fact = |results: &Results, name: &str| {
+            results.facts.iter().find(|fact| fact.starts_with(name)).cloned()
+        };
+        for name in ["machine: ", "system: ", "commit: "] {
+            if fact(all, name) != fact(&results, name) {
+                return Err(format!("{part}: another {name}than in {}", parts[0]).into());
+            }
+        }
+        all.facts.extend(fact(&results, "brackets: "));
+        all.figures.extend(results.figures);
+    }
+    all.ok_or_else(|| "nothing to join".into())
 }
 
 fn show(results: &Results) -> Outcome<()> {

@@ -10,7 +10,7 @@ use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
-use crate::work::link::End;
+use crate::work::link::{End, RUN};
 use crate::work::{self, Wait, Work};
 
 pub struct Tachyon;
@@ -51,7 +51,8 @@ impl System for Tachyon {
 
     fn options(&self, work: Work, bytes: usize) -> String {
         let spin = looks(work.waits());
-        format!("ring of {} KiB; acquire_rx({spin})", capacity(work, bytes) >> 10)
+        let receive = if matches!(work, Work::Stream(_)) { "drain_batch" } else { "acquire_rx" };
+        format!("ring of {} KiB; {receive}({spin})", capacity(work, bytes) >> 10)
     }
 
     fn does(&self, work: Work, bytes: usize) -> bool {
@@ -142,6 +143,17 @@ impl End for Buses {
         let sum = payload::sum(got.data());
         got.commit()?;
         Ok(sum)
+    }
+
+    fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
+        let most = RUN.min(most as usize);
+        let batch = self.receiver.drain_batch(most, self.looks)?;
+        let sum = batch
+            .iter()
+            .fold(0, |sum: u64, message| sum.wrapping_add(payload::sum(message.data())));
+        let count = batch.len() as u64;
+        batch.commit()?;
+        Ok((count, sum))
     }
 
     fn hand(&mut self, len: usize) -> Outcome<()> {
