@@ -11,7 +11,7 @@ use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
 use crate::work::link::{End, RUN};
-use crate::work::{self, Wait, Work};
+use crate::work::{self, LONG, Queue, Wait, Work};
 
 pub struct Tachyon;
 
@@ -56,7 +56,9 @@ impl System for Tachyon {
     }
 
     fn does(&self, work: Work, bytes: usize) -> bool {
-        bytes <= 1 << 20
+        // A queue of 4 MiB is too short for messages of 1 MiB.
+        let fits = work != Work::Stream(Queue::Long) || capacity(work, bytes) == LONG;
+        fits && bytes <= 1 << 20
             && !matches!(work, Work::Reactor(_) | Work::Connect | Work::FanIn | Work::FanOut)
     }
 
