@@ -89,7 +89,7 @@ fn rival(figure: &Figure) -> bool {
 }
 
 fn guarded(figure: &Figure) -> bool {
-    rival(figure) && !figure.writable
+    rival(figure) && figure.writable == "nothing"
 }
 
 fn floor(figure: &Figure) -> bool {
@@ -173,8 +173,11 @@ fn bars(book: &Book) -> Vec<(String, Bar, Found)> {
         bars.push((what, Bar::Ahead, book.beside("trip-untouched", bytes, rival)));
     }
     let rate = |found: Found| found.map(|(value, who)| (1.0 / value, who));
-    bars.push(("64 B stream, every rival".into(), Bar::Ahead, book.beside("stream", 64, rival)));
-    let ring = |bytes| rate(book.beside("stream", bytes, is("ring")));
+    for (measure, queue) in [("stream", "default queues"), ("stream-4m", "4 MiB queues")] {
+        let what = format!("64 B stream, {queue}, every rival");
+        bars.push((what, Bar::Ahead, book.beside(measure, 64, rival)));
+    }
+    let ring = |bytes| rate(book.beside("stream-4m", bytes, is("ring")));
     bars.push(("64 B stream, rate beside the bare ring".into(), Bar::Least(0.75), ring(64)));
     bars.push(("1 MiB stream, rate beside the bare ring".into(), Bar::Least(0.9), ring(MIB)));
     let futex = book.beside("wake", 8, is("futex"));

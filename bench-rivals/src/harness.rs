@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 use crate::distance::{DISTANCES, Distance, Probe, Tally};
+use crate::loops::{Loops, Share};
 use crate::peer::Peer;
 use crate::rows;
 use crate::runner::{Runner, median};
@@ -26,12 +27,17 @@ use slipring_bench::results::Figure;
 const TAILS_EVERY: u64 = 5;
 /// Slices in a round for a floor that does not know yet which of its variants is best.
 const TRIALS: usize = 6;
+/// How many busy loops there are beside some of the measures, one after the other.
+const BUSY: [usize; 3] = [1, 2, 4];
 /// Links that are opened to see what one takes, after a first one that is not counted.
 const LINKS: usize = 8;
 
 pub struct Harness {
     peer: Peer,
     probe: Probe,
+    cpus: (usize, usize),
+    /// Busy loops on both CPUs.
+    loops: Option<Loops>,
 }
 
 /// A system that is open on both sides.
@@ -39,6 +45,8 @@ struct Entry {
     runner: Runner,
     beside: [Vec<f64>; DISTANCES],
     dropped: u64,
+    /// What the busy loops did during its slices.
+    loops: [Share; DISTANCES],
 }
 
 impl Harness {
@@ -46,7 +54,17 @@ impl Harness {
         let mut peer = Peer::start(&rows::Rivals, cpus)?;
         let line = rows::line().ok_or("no system is called line")?;
         let probe = Probe::open(&mut peer, line)?;
-        Ok(Harness { peer, probe })
+        Ok(Harness { peer, probe, cpus, loops: None })
+    }
+
+    /// Has so many busy loops run from now on.
+    pub fn beside(&mut self, busy: usize) -> Outcome<()> {
+        let running = self.loops.as_ref().map_or(0, Loops::count);
+        if running != busy {
+            self.loops = None;
+            self.loops = (busy > 0).then(|| Loops::start(busy, self.cpus)).transpose()?;
+        }
+        Ok(())
     }
 
     pub fn quit(self) -> Outcome<Tally> {
@@ -67,7 +85,8 @@ impl Harness {
         let mut entries = Vec::new();
         for index in indices {
             let runner = Runner::open(&mut self.peer, *index, bytes)?;
-            entries.push(Entry { runner, beside: Default::default(), dropped: 0 });
+            let (beside, loops) = Default::default();
+            entries.push(Entry { runner, beside, dropped: 0, loops });
         }
         self.probe.take(&mut self.peer)?;
         let mut round = 0;
@@ -112,7 +131,9 @@ impl Harness {
         }
         finding::take();
         let choice = entry.runner.choice(before);
+        let start = self.loops.as_ref().map(Loops::read);
         let done = entry.runner.slice(&mut self.peer, choice, stamped)?;
+        let span = start.zip(self.loops.as_ref().map(Loops::read));
         let found = finding::take().unwrap_or_default();
         let after = self.probe.take(&mut self.peer)?;
         self.probe.tally.pairs += 1;
@@ -121,6 +142,9 @@ impl Harness {
             entry.dropped += 1;
             return Ok(());
         };
+        if let Some((start, end)) = span {
+            entry.loops[before as usize].add(start, end);
+        }
         done.value = found.value.unwrap_or(done.value);
         entry.beside[before as usize].extend(found.beside);
         entry.runner.keep(before, Some(done))
@@ -155,7 +179,10 @@ impl Harness {
         let variants = &entry.runner.variants;
         Some(Figure {
             state: name.into(),
+            busy: self.loops.as_ref().map_or(0, Loops::count),
+            loops: self.loops.as_ref().map(|loops| loops.part(entry.loops[state as usize])),
             p50_ns: Some(p50_ns),
+            mean_ns: Some(figures.mean()),
             p99_ns: tail(0.99),
             p999_ns: tail(0.999),
             beside: median(&entry.beside[state as usize]),
@@ -210,7 +237,10 @@ fn blank(row: &rows::Row, bytes: usize) -> Figure {
         kind: system.kind().name().into(),
         version: systems::version(system),
         state: "any".into(),
+        busy: 0,
+        loops: None,
         p50_ns: None,
+        mean_ns: None,
         p99_ns: None,
         p999_ns: None,
         beside: None,
@@ -219,7 +249,7 @@ fn blank(row: &rows::Row, bytes: usize) -> Figure {
         dropped: 0,
         line_ns: None,
         variant: None,
-        writable: system.shares_writable(),
+        writable: system.writable().name().into(),
         options: system.options(row.work, bytes),
     }
 }
@@ -229,6 +259,8 @@ pub struct Group {
     pub work: Work,
     pub bytes: usize,
     pub indices: Vec<usize>,
+    /// Busy loops beside it.
+    pub busy: usize,
 }
 
 impl Group {
@@ -246,7 +278,8 @@ impl Group {
                 match groups.iter_mut().find(same) {
                     Some(group) => group.indices.push(index),
                     None => {
-                        groups.push(Group { work: row.work, bytes: *bytes, indices: vec![index] })
+                        let indices = vec![index];
+                        groups.push(Group { work: row.work, bytes: *bytes, indices, busy: 0 })
                     }
                 }
             }
@@ -257,6 +290,18 @@ impl Group {
             |work: Work| crate::work::ALL.iter().position(|known| known.name() == work.name());
         groups.sort_by_key(|group| (order(group.work), group.bytes));
         groups
+    }
+
+    /// Those of these groups that are measured beside busy loops, too, and beside how many.
+    pub fn busy(groups: &[Group]) -> Vec<Group> {
+        let filled = Work::Trip(Treatment::Filled);
+        let beside = |busy: &usize| {
+            let (busy, known) = (*busy, [(filled, 8), (filled, 64 << 10), (Work::Connect, 8)]);
+            let mine =
+                groups.iter().filter(move |group| known.contains(&(group.work, group.bytes)));
+            mine.map(move |group| Group { busy, indices: group.indices.clone(), ..*group })
+        };
+        BUSY.iter().flat_map(beside).collect()
     }
 
     /// How much of a run's time it gets.

@@ -5,6 +5,7 @@
 //! cargo run --release -- --quick
 //! cargo run --release -- --only slipring,iceoryx2 --measure trip-filled,stream --sizes 64 --minutes 2
 //! cargo run --release -- --list
+//! cargo run --release -- join a.csv b.csv --out c.csv # one file of several runs
 //! cargo run --release -- plot target/rivals.csv docs # drawings
 //! cargo run --release -- robots                      # a robot's pipeline, and target/robots.csv
 //! ```
@@ -31,7 +32,7 @@ use std::time::Duration;
 // What `ping_pong` measures with.
 use slipring_bench::results::Figure;
 use slipring_bench::{
-    Outcome, distance, exchange, floors, memory, payload, peer, reactors, runner,
+    Outcome, distance, exchange, floors, loops, memory, payload, peer, reactors, runner,
 };
 use slipring_bench::{machine, units};
 
@@ -53,8 +54,12 @@ struct Options {
     list: bool,
     /// `plot FILE FOLDER`, and other words.
     words: Vec<String>,
-    /// Hidden: this is the peer, of the process with this id.
+    /// Only what is measured beside so many busy loops.
+    busy: Option<Vec<usize>>,
+    /// Hidden: this is the peer, or a busy loop, of the process with this id.
     follow: Option<u32>,
+    /// Hidden: the loop's number.
+    busy_loop: Option<usize>,
 }
 
 /// What all groups of a run take together, opening and closing not included.
@@ -75,6 +80,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Outcome<()> {
+    if let (Some(parent), Some(number)) = (options.follow, options.busy_loop) {
+        return loops::run(parent, number, options.cpus);
+    }
     if let Some(parent) = options.follow {
         return peer::follow(&rows::Rivals, parent, options.cpus.1);
     }
@@ -86,6 +94,10 @@ fn run(options: Options) -> Outcome<()> {
         ["table", results] => {
             return show(&Results::read(results.as_ref())?);
         }
+        ["join", ref parts @ ..] if !parts.is_empty() => {
+            let out = options.out.unwrap_or_else(|| "target/rivals.csv".into());
+            return joined(parts)?.write(&out);
+        }
         ["robots"] => {
             let out = options.out.unwrap_or_else(|| "target/robots.csv".into());
             let minutes = options.minutes.unwrap_or(ROBOTS);
@@ -94,7 +106,10 @@ fn run(options: Options) -> Outcome<()> {
         // Hidden: a process of the pipeline.
         ["node", system, node, robot] => return robots::node(system, node, robot),
         _ => {
-            return Err("beside options there are: plot FILE FOLDER, table FILE, and robots".into());
+            return Err(
+                "beside options there are: plot FILE FOLDER, table FILE, join FILE..., and robots"
+                    .into(),
+            );
         }
     }
     let groups = chosen(&options)?;
@@ -124,11 +139,13 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
         let share = (whole * group.weight() / weights.max(1.0)).min(60.0);
         let name = group.work.name();
         eprintln!(
-            "{}/{}: {name}, {}, {share:.1} s",
+            "{}/{}: {name}, {}, beside {} loops, {share:.1} s",
             number + 1,
             groups.len(),
-            units::size(group.bytes)
+            units::size(group.bytes),
+            group.busy
         );
+        harness.beside(group.busy)?;
         results.figures.extend(if group.work == Work::Footprint {
             harness.footprint(&group.indices)?
         } else {
@@ -142,6 +159,30 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
         tally.moves, tally.dropped, tally.pairs
     ));
     Ok(results)
+}
+
+/// The figures of several files, of measures that were measured one after the other on one machine. The facts are those of
+/// the first one, and each file's brackets.
+fn joined(parts: &[&str]) -> Outcome<Results> {
+    let mut all: Option<Results> = None;
+    for part in parts {
+        let results = Results::read(part.as_ref())?;
+        let Some(all) = &mut all else {
+            all = Some(results);
+            continue;
+        };
+        let fact = |results: &Results, name: &str| {
+            results.facts.iter().find(|fact| fact.starts_with(name)).cloned()
+        };
+        for name in ["machine: ", "system: ", "commit: "] {
+            if fact(all, name) != fact(&results, name) {
+                return Err(format!("{part}: another {name}than in {}", parts[0]).into());
+            }
+        }
+        all.facts.extend(fact(&results, "brackets: "));
+        all.figures.extend(results.figures);
+    }
+    all.ok_or_else(|| "nothing to join".into())
 }
 
 fn show(results: &Results) -> Outcome<()> {
@@ -166,13 +207,15 @@ fn chosen(options: &Options) -> Outcome<Vec<Group>> {
     let among = |asked: &Option<Vec<String>>, name: &str| {
         asked.as_ref().is_none_or(|asked| asked.contains(&plain(name)))
     };
-    let groups = Group::all(|row, bytes| {
+    let mut groups = Group::all(|row, bytes| {
         // Floors go with whatever is measured.
         let system = row.system.kind() == Kind::Floor || among(&options.only, row.system.name());
         let sizes = options.sizes.as_ref().is_none_or(|sizes| sizes.contains(&bytes));
         let quick = !options.quick || is_quick(row.work, bytes);
         system && among(&options.measures, row.work.name()) && sizes && quick
     });
+    groups.extend(Group::busy(&groups));
+    groups.retain(|group| options.busy.as_ref().is_none_or(|busy| busy.contains(&group.busy)));
     if groups.is_empty() { Err("nothing is left to measure".into()) } else { Ok(groups) }
 }
 
@@ -180,7 +223,7 @@ fn chosen(options: &Options) -> Outcome<Vec<Group>> {
 fn is_quick(work: Work, bytes: usize) -> bool {
     match work {
         Work::Trip(_) => [64, 64 << 10].contains(&bytes),
-        Work::Stream => bytes == 64,
+        Work::Stream(_) => bytes == 64,
         Work::FanOut => false,
         Work::Reactor(links) => links <= 16,
         _ => true,
@@ -193,7 +236,11 @@ fn list_groups(groups: &[Group]) -> Outcome<()> {
         let names: Vec<&str> =
             group.indices.iter().map(|index| rows::row(*index).system.name()).collect();
         let (work, size) = (group.work.name(), units::size(group.bytes));
-        writeln!(out, "{work}, {size}: {}", names.join("; "))?;
+        let beside = match group.busy {
+            0 => String::new(),
+            busy => format!(" beside {busy} busy loops"),
+        };
+        writeln!(out, "{work}, {size}{beside}: {}", names.join("; "))?;
     }
     Ok(())
 }
@@ -210,7 +257,9 @@ fn options() -> Outcome<Options> {
         quick: false,
         list: false,
         words: Vec::new(),
+        busy: None,
         follow: None,
+        busy_loop: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -226,6 +275,8 @@ fn options() -> Outcome<Options> {
                 [leader, follower] if leader != follower => options.cpus = (leader, follower),
                 _ => return Err("--cpus takes two different CPUs, as 0,1".into()),
             },
+            Long("busy") => options.busy = Some(list(&parser.value()?.string()?)?),
+            Long("loop") => options.busy_loop = Some(parser.value()?.parse()?),
             Long("follow") => options.follow = Some(parser.value()?.parse()?),
             Value(word) => options.words.push(word.string()?),
             other => return Err(other.unexpected().into()),

@@ -23,9 +23,12 @@ pub fn print(out: &mut impl Write, figures: &[Figure]) -> Outcome<()> {
         }
         writeln!(out, "\n== {name}: {}", work.title())?;
         for bytes in mine.iter().map(|figure| figure.bytes).collect::<BTreeSet<_>>() {
-            for state in ["near", "far", "any"] {
-                let mut block: Vec<&Figure> =
-                    mine.iter().copied().filter(|figure| figure.is(name, bytes, state)).collect();
+            let busy: BTreeSet<usize> = mine.iter().map(|figure| figure.busy).collect();
+            for (busy, state) in
+                busy.iter().flat_map(|busy| ["near", "far", "any"].map(|state| (*busy, state)))
+            {
+                let is_here = |figure: &&Figure| figure.is_beside(busy, name, bytes, state);
+                let mut block: Vec<&Figure> = mine.iter().copied().filter(is_here).collect();
                 block.sort_by(|one, other| key(one).total_cmp(&key(other)));
                 if !block.is_empty() {
                     print_block(out, name, bytes, state, &block)?;
@@ -40,6 +43,7 @@ fn key(figure: &Figure) -> f64 {
     match figure.measure.as_str() {
         "idle" => figure.beside,
         "footprint" => figure.memory_kib,
+        _ if figure.busy > 0 => figure.mean_ns,
         _ => figure.p50_ns,
     }
     .unwrap_or(f64::INFINITY)
@@ -55,7 +59,11 @@ fn print_block(
     let line = block.iter().find_map(|figure| figure.line_ns);
     let line = line.map_or(String::new(), |line| format!(", line {}", time(line)));
     let place = if state == "any" { String::new() } else { format!(", {state}{line}") };
-    writeln!(out, "\n  {}{place}", size(bytes))?;
+    let beside = match block.first().map_or(0, |figure| figure.busy) {
+        0 => String::new(),
+        busy => format!(", beside {busy} busy loops, means"),
+    };
+    writeln!(out, "\n  {}{place}{beside}", size(bytes))?;
     let by_default = |figure: &&&Figure| figure.kind == "slipring" && figure.system != POLLED_NAME;
     let ours = block.iter().find(by_default).map(|figure| key(figure));
     for figure in block {
@@ -64,11 +72,12 @@ fn print_block(
             "reactor" if figure.kind == "slipring" => format!(" ({} links)", figure.links),
             _ => String::new(),
         };
+        let loops = figure.loops.map_or(String::new(), |part| format!(" loops {part:.2};"));
         let few = if figure.slices < ENOUGH { " few slices;" } else { "" };
         let best = figure.variant.map_or(String::new(), |best| format!(" best of {best};"));
         writeln!(
             out,
-            "    {:<24} {:<9} {:>46} {ratio:>8} {:>5}/{:<4}{few}{best} {}",
+            "    {:<24} {:<9} {:>46} {ratio:>8} {:>5}/{:<4}{few}{loops}{best} {}",
             format!("{}{links}", figure.system),
             short(&figure.version),
             values(measure, figure),
@@ -87,7 +96,7 @@ fn short(version: &str) -> &str {
 fn values(measure: &str, figure: &Figure) -> String {
     let p50 = figure.p50_ns.map_or(String::new(), time);
     match measure {
-        "stream" => {
+        "stream" | "stream-4m" => {
             let rate = figure.rate().unwrap_or(f64::NAN);
             format!("{:.2} M/s {:>9.2} GB/s", rate / 1e6, rate * figure.bytes as f64 / 1e9)
         }
@@ -104,6 +113,7 @@ fn values(measure: &str, figure: &Figure) -> String {
         }
         _ => {
             let tail = |value: Option<f64>| value.map_or("–".into(), time);
+            let p50 = if figure.busy > 0 { figure.mean_ns.map_or("–".into(), time) } else { p50 };
             format!("{p50:>10} {:>11} {:>11}", tail(figure.p99_ns), tail(figure.p999_ns))
         }
     }

@@ -1,6 +1,6 @@
 //! What the machine itself can do, without a library: the floors of `ping_pong`.
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::floors::{futex, line, relay, ring, uds};
@@ -66,16 +66,16 @@ pub const ROTATE_RO: Floor = Floor {
 
 pub const MEMCPY: Floor = Floor {
     name: "memcpy",
-    says: "plain shared buffers in turn, copied in and out; the best number of them up to 64 MiB",
+    says: "plain shared buffers in turn, filled and copied in, copied out and summed; the best number of them up to 64 MiB",
     does: |work, bytes| work == Work::Trip(Treatment::Copied) && bytes > IN_A_LINE,
-    open: relay::Memcpy::open,
+    open: relay::Memcpy::filled,
     variants: relay::periods,
 };
 
 pub const RING: Floor = Floor {
     name: "ring",
     says: "a bare ring of plain slots, published by an index; the best number of slots",
-    does: |work, _| work == Work::Stream,
+    does: |work, _| matches!(work, Work::Stream(_)),
     open: ring::Ring::open,
     variants: ring::capacities,
 };
@@ -105,8 +105,11 @@ impl System for Floor {
         Kind::Floor
     }
 
-    fn shares_writable(&self) -> bool {
-        ![LINE_RO.name, ROTATE_RO.name].contains(&self.name)
+    fn writable(&self) -> Writable {
+        match [LINE_RO.name, ROTATE_RO.name, UDS.name].contains(&self.name) {
+            true => Writable::Nothing,
+            false => Writable::All,
+        }
     }
 
     fn options(&self, _work: Work, _bytes: usize) -> String {

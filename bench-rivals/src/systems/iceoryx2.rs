@@ -16,25 +16,25 @@ use iceoryx2::sample_mut_uninit::SampleMutUninit;
 use iceoryx2::service::port_factory::publish_subscribe::PortFactory;
 use iceoryx2::waitset::WaitSetGuard;
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
-use crate::payload::{self, FROM_LEADER};
+use crate::payload;
+use crate::work::connect::{Connect, Connects};
 use crate::work::fan_in::{FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::End;
-use crate::work::{self, Wait, Work};
+use crate::work::{self, CHOSEN, LONG, Queue, Wait, Work};
 
 pub struct Iceoryx2;
 
-/// Messages that a subscriber may leave unread before its publishers wait, in streams. The default is 2, of
-/// which the older is overwritten.
-const BUFFER: usize = 1024;
-/// The same for long messages, each of which is memory.
-const LONG_BUFFER: usize = 16;
-
-fn buffer(bytes: usize) -> usize {
-    if bytes > 1024 { LONG_BUFFER } else { BUFFER }
+/// Messages that a subscriber may leave unread before a publisher waits, where that is not left at its default of 2.
+fn buffer(work: Work, bytes: usize) -> Option<usize> {
+    match work {
+        Work::Stream(Queue::Long) => Some(LONG / bytes),
+        Work::FanIn => Some(CHOSEN / bytes),
+        _ => None,
+    }
 }
 
 impl System for Iceoryx2 {
@@ -50,15 +50,17 @@ impl System for Iceoryx2 {
         Some("iceoryx2")
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    /// A subscriber maps the segment of the samples read-only, and the queues of their offsets with its publisher's writable.
+    fn writable(&self) -> Writable {
+        Writable::Control
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
         match work {
-            Work::Stream | Work::FanIn => {
-                format!("no overflow, buffer of {}; receive() polled", buffer(bytes))
-            }
+            Work::Stream(_) | Work::FanIn => match buffer(work, bytes) {
+                Some(buffer) => format!("no overflow, buffer of {buffer}; receive() polled"),
+                None => "no overflow, the default buffer of 2; receive() polled".into(),
+            },
             Work::Wake | Work::Idle => "defaults; WaitSet and an event service each way".into(),
             Work::FanOut => format!("max_subscribers {RECEIVERS}; receive() polled"),
             _ => "defaults; receive() polled".into(),
@@ -77,12 +79,11 @@ impl System for Iceoryx2 {
                 let part = fan_out(setup)?;
                 FanOut::over(part, setup)
             }
-            Work::Connect => Connect::open(setup),
+            Work::Connect => Connect::open(setup, Fresh { node: node()? }),
             _ => {
                 let node = if work == Work::Footprint { shared()? } else { node()? };
-                let lossless = work == Work::Stream;
                 let (publisher, subscriber) =
-                    ports(setup, |name| service(&node, name, setup.bytes, lossless))?;
+                    ports(setup, |name| service(&node, name, work, setup.bytes))?;
                 let bell = match work.waits() {
                     Wait::Poll => None,
                     Wait::Sleep | Wait::Default => Some(Bell::open(&node, setup)?),
@@ -117,16 +118,16 @@ fn shared() -> Outcome<Node1> {
     })
 }
 
-fn service(node: &Node1, name: &str, bytes: usize, lossless: bool) -> Outcome<Factory> {
-    let builder = node.service_builder(&name.try_into()?).publish_subscribe::<[u8]>();
-    Ok(if lossless {
-        builder
-            .enable_safe_overflow(false)
-            .subscriber_max_buffer_size(buffer(bytes))
-            .open_or_create()?
-    } else {
-        builder.open_or_create()?
-    })
+fn service(node: &Node1, name: &str, work: Work, bytes: usize) -> Outcome<Factory> {
+    let mut builder = node.service_builder(&name.try_into()?).publish_subscribe::<[u8]>();
+    if let Work::Stream(_) = work {
+        builder = builder.enable_safe_overflow(false);
+        if let Some(buffer) = buffer(work, bytes) {
+            // A publisher has memory for the buffers of as many subscribers as there may be.
+            builder = builder.subscriber_max_buffer_size(buffer).max_subscribers(1);
+        }
+    }
+    Ok(builder.open_or_create()?)
 }
 
 /// A service each way.
@@ -292,7 +293,7 @@ fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
         let builder = node.service_builder(&name.as_str().try_into()?).publish_subscribe::<[u8]>();
         Ok(builder
             .enable_safe_overflow(false)
-            .subscriber_max_buffer_size(buffer(bytes))
+            .subscriber_max_buffer_size(CHOSEN / bytes)
             .max_publishers(SENDERS)
             .max_nodes(SENDERS + 2)
             .open_or_create()?)
@@ -362,69 +363,35 @@ fn fan_out(setup: &Setup) -> Outcome<FanOutPart> {
     Ok(FanOutPart::Receivers(receivers))
 }
 
-/// A service each way, on both sides, to the first echo. The nodes are there before. There is no accepting:
-/// the follower opens the ports of each round as soon as it has ended the last.
-struct Connect {
+/// A link that is connected for the first message: each side has made its publisher, and subscribes to the other's service.
+struct Fresh {
     node: Node1,
-    name: String,
-    role: Role,
-    number: u64,
-    /// The follower's of the last round: the echo is lost with its publisher if the leader has not looked.
-    last: Option<(Writer, In)>,
 }
 
-impl Connect {
-    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let (name, role) = (setup.name.to_owned(), setup.role);
-        Ok(Box::new(Connect { node: node()?, name, role, number: 0, last: None }))
+impl Connects for Fresh {
+    type Own = Out;
+    type End = Slices;
+
+    fn prepare(&mut self, setup: &Setup) -> Outcome<Out> {
+        let service = service(&self.node, &names(setup).0, Work::Connect, setup.bytes)?;
+        Ok(service.publisher_builder().initial_max_slice_len(setup.bytes).create()?)
     }
 
-    fn ports(&self) -> Outcome<(Out, In)> {
-        let (out, back) = (
-            format!("{}/{}/out", self.name, self.number),
-            format!("{}/{}/back", self.name, self.number),
-        );
-        let (to, from) = if self.role == Role::Leader { (out, back) } else { (back, out) };
-        let open = |name: &str| service(&self.node, name, 8, false);
-        let subscriber = open(&from)?.subscriber_builder().create()?;
-        let publisher = open(&to)?.publisher_builder().initial_max_slice_len(8).create()?;
-        Ok((publisher, subscriber))
+    fn connect(&mut self, setup: &Setup, own: Out) -> Outcome<Slices> {
+        let service = service(&self.node, &names(setup).1, Work::Connect, setup.bytes)?;
+        let subscriber = service.subscriber_builder().create()?;
+        let (writer, node) = (Writer::new(own), self.node.clone());
+        Ok(Slices { bell: None, writer, subscriber, _node: node })
     }
-}
 
-impl Exchange for Connect {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            let (publisher, subscriber) = self.ports()?;
-            let mut writer = Writer::new(publisher);
-            let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
-            // Whoever is not there yet misses what is sent: again until the echo comes.
-            let echo = loop {
-                writer.publish(8, |bytes| bytes.copy_from_slice(&word))?;
-                if let Some(sample) = subscriber.receive()? {
-                    break sample;
-                }
-            };
-            payload::check(payload::sum(echo.payload()), payload::sum(&word), self.number)?;
-            self.number += 1;
+    /// A subscriber that is not there yet misses what is sent, so the leader sends again until the echo comes.
+    fn ask(&mut self, end: &mut Slices, word: &mut Vec<u8>) -> Outcome<()> {
+        loop {
+            end.send(word)?;
+            if let Some(sample) = end.subscriber.receive()? {
+                word.copy_from_slice(sample.payload());
+                return Ok(());
+            }
         }
-        Ok(())
-    }
-
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            let (publisher, subscriber) = self.ports()?;
-            let mut writer = Writer::new(publisher);
-            let word = loop {
-                if let Some(sample) = subscriber.receive()? {
-                    break sample;
-                }
-            };
-            writer.publish(8, |bytes| bytes.copy_from_slice(word.payload()))?;
-            drop(word);
-            self.last = Some((writer, subscriber));
-            self.number += 1;
-        }
-        Ok(())
     }
 }

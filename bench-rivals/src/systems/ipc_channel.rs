@@ -10,10 +10,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::{Kind, System};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
-use crate::work::connect::Connect;
+use crate::work::connect::{Connect, Connects};
 use crate::work::fan_in::{FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::link::End;
-use crate::work::{self, Treatment, Work};
+use crate::work::{self, Queue, Treatment, Work};
 
 pub struct IpcChannel;
 
@@ -37,12 +37,22 @@ impl System for IpcChannel {
     fn options(&self, work: Work, _bytes: usize) -> String {
         match work {
             Work::Connect => format!("IpcOneShotServer in {MEMORY}; recv blocks"),
+            Work::Stream(_) => {
+                "IpcBytesSender, recv blocks; the default queue of its socket".into()
+            }
             _ => "IpcBytesSender, recv blocks".into(),
         }
     }
 
     fn does(&self, work: Work, _bytes: usize) -> bool {
-        !matches!(work, Work::Trip(Treatment::Untouched) | Work::Reactor(_) | Work::FanOut)
+        // Nobody can say how long the queue of its socket is.
+        !matches!(
+            work,
+            Work::Trip(Treatment::Untouched)
+                | Work::Stream(Queue::Long)
+                | Work::Reactor(_)
+                | Work::FanOut
+        )
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
@@ -51,7 +61,7 @@ impl System for IpcChannel {
             Work::Connect => {
                 // Fails from the second time on, when it is set.
                 let _ = tempfile::env::override_temp_dir(Path::new(MEMORY));
-                Connect::open(setup, Channels::open)
+                Connect::open(setup, Fresh)
             }
             _ => work::over(Channels::open(setup)?, work, setup),
         }
@@ -60,20 +70,63 @@ impl System for IpcChannel {
 
 type Ends = (IpcBytesSender, IpcBytesReceiver);
 
-/// A channel each way: the follower makes both and sends two of the ends.
-fn channels(setup: &Setup) -> Outcome<Ends> {
-    if setup.role == Role::Leader {
+/// What a side makes alone.
+enum Own {
+    /// Both channels. The leader has two of their ends, and the others are for the follower.
+    Channels {
+        mine: Ends,
+        theirs: Ends,
+        server: String,
+    },
+    Server(IpcOneShotServer<Ends>),
+}
+
+/// The follower makes a server, whose name the leader gets, and the leader a channel each way.
+fn prepare(setup: &Setup) -> Outcome<Own> {
+    if setup.role == Role::Follower {
         let (server, name) = IpcOneShotServer::<Ends>::new()?;
         rustix::net::send(setup.socket, name.as_bytes(), SendFlags::NOSIGNAL)?;
-        return Ok(server.accept()?.1);
+        return Ok(Own::Server(server));
     }
     let mut name = [0; 512];
     let (got, _) = rustix::net::recv(setup.socket, &mut name, RecvFlags::empty())?;
-    let door = IpcSender::<Ends>::connect(str::from_utf8(&name[..got])?.to_owned())?;
+    let server = str::from_utf8(&name[..got])?.to_owned();
     let (to_leader, at_leader) = bytes_channel()?;
     let (to_follower, at_follower) = bytes_channel()?;
-    door.send((to_follower, at_leader))?;
-    Ok((to_leader, at_follower))
+    let (mine, theirs) = ((to_follower, at_leader), (to_leader, at_follower));
+    Ok(Own::Channels { mine, theirs, server })
+}
+
+fn connect(own: Own) -> Outcome<Ends> {
+    match own {
+        Own::Channels { mine, theirs, server } => {
+            IpcSender::<Ends>::connect(server)?.send(theirs)?;
+            Ok(mine)
+        }
+        Own::Server(server) => Ok(server.accept()?.1),
+    }
+}
+
+/// A channel each way.
+fn channels(setup: &Setup) -> Outcome<Ends> {
+    connect(prepare(setup)?)
+}
+
+/// A link that is connected for the first message.
+struct Fresh;
+
+impl Connects for Fresh {
+    type Own = Own;
+    type End = Channels;
+
+    fn prepare(&mut self, setup: &Setup) -> Outcome<Own> {
+        prepare(setup)
+    }
+
+    fn connect(&mut self, _setup: &Setup, own: Own) -> Outcome<Channels> {
+        let (sender, receiver) = connect(own)?;
+        Ok(Channels { sender, receiver })
+    }
 }
 
 struct Channels {
@@ -94,12 +147,8 @@ impl End for Channels {
     }
 
     fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
-        message.copy_from_slice(&self.receiver.recv()?);
+        *message = self.receiver.recv()?;
         Ok(())
-    }
-
-    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
-        Ok(crate::payload::sum(&self.receiver.recv()?))
     }
 }
 

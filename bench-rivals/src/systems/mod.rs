@@ -1,9 +1,11 @@
 //! Who is measured. One file a system; every one brings what it can do.
 
+mod cloudtoid;
 mod floors;
 mod iceoryx2;
 mod ipc_channel;
 mod kernel;
+mod posix_mq;
 mod ringfire;
 mod shaq;
 mod shmem_ipc;
@@ -37,19 +39,40 @@ impl Kind {
     }
 }
 
+/// Which of the memory that two sides share both of them may write, so that a faulty peer can break it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writable {
+    /// None of it, or they share none.
+    Nothing,
+    /// What accounts for the messages, but not their bytes.
+    Control,
+    /// All of it.
+    All,
+}
+
+impl Writable {
+    pub fn name(self) -> &'static str {
+        match self {
+            Writable::Nothing => "nothing",
+            Writable::Control => "control",
+            Writable::All => "all",
+        }
+    }
+}
+
 pub trait System: Sync {
     fn name(&self) -> &'static str;
 
     fn kind(&self) -> Kind;
 
-    /// The package whose version the table shows.
+    /// The package whose version the table shows, as `version_of` takes it.
     fn package(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether both sides may write the memory that they share, so that a faulty peer can break it.
-    fn shares_writable(&self) -> bool {
-        false
+    /// Which of the memory that they share both sides may write.
+    fn writable(&self) -> Writable {
+        Writable::Nothing
     }
 
     /// What is not left at its default, or how it waits.
@@ -70,20 +93,23 @@ pub trait System: Sync {
 pub static ALL: &[&dyn System] = &[
     &slipring::MESSAGES,
     &slipring::TENSORS,
-    &slipring::LONG_RING,
     &slipring::LONG_SLOTS,
     &slipring::POLLED,
     &iceoryx2::Iceoryx2,
     &ringfire::Ringfire,
-    &shaq::Shaq,
+    &shaq::SHAQ,
+    &shaq::EACH,
     &shmem_ipc::ShmemIpc,
     #[cfg(feature = "tachyon")]
     &tachyon::Tachyon,
+    &cloudtoid::Cloudtoid,
     &ipc_channel::IpcChannel,
     &kernel::UNIX_POLLED,
     &kernel::UNIX,
     &kernel::PIPE,
     &kernel::TCP,
+    &posix_mq::POLLED,
+    &posix_mq::BLOCKING,
     &kernel::EVENTFD,
     &floors::LINE,
     &floors::LINE_RO,
@@ -107,13 +133,14 @@ pub fn version(system: &dyn System) -> String {
     version_of(package)
 }
 
-/// The version of a package in this crate's lock file.
+/// The version of a package in this crate's lock file. A number after the name says which, where there are several.
 pub fn version_of(package: &str) -> String {
+    let (name, number) = package.split_once(' ').unwrap_or((package, ""));
     let lock = include_str!("../../Cargo.lock");
-    let entry = lock.split("[[package]]").find(|entry| {
-        entry.lines().any(|line| line.strip_prefix("name = ") == Some(&format!("{package:?}")))
-    });
-    let line =
-        entry.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
-    line.map_or(String::new(), |version| version.trim_matches('"').to_owned())
+    let version = |entry: &str| {
+        let value = |key| entry.lines().find_map(|line| line.strip_prefix(key)?.split('"').nth(1));
+        value("version = ").filter(|_| value("name = ") == Some(name)).map(str::to_owned)
+    };
+    let mut versions = lock.split("[[package]]").filter_map(version);
+    versions.find(|version| version.starts_with(number)).unwrap_or_default()
 }

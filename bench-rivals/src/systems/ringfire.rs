@@ -1,21 +1,20 @@
 //! ringfire: rings of slots of one type for short messages, copied in and out; for longer ones its blobs in
 //! an arena, in place.
 
-use std::io::ErrorKind;
-
 use ringfire::{
-    BlobConsumer, BlobProducer, FlowControl, FutexWait, RingConsumer, RingProducer,
-    RingProducerBuilder, RingfireError,
+    BlobConsumer, BlobProducer, FlowControl, FutexWait, RingConsumer, RingMultiplexer,
+    RingProducer, RingProducerBuilder,
 };
 
-use super::sized::{Slot, by_size, slots};
-use super::{Kind, System};
+use super::sized::{by_size, slots};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
-use crate::work::connect::Connect;
+use crate::work::connect::{Connect, Connects};
+use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
-use crate::work::link::{End, RUN, both};
+use crate::work::link::{End, RUN, both, names};
 use crate::work::{self, Treatment, Wait, Work};
 
 pub struct Ringfire;
@@ -36,19 +35,23 @@ impl System for Ringfire {
         Some("ringfire")
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    fn writable(&self) -> Writable {
+        Writable::All
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
+        let slots = slots(work, bytes);
         match work {
-            Work::Stream => {
-                format!("LosslessBackpressure, {} slots; recv_batch polled", slots(bytes))
+            Work::Stream(_) => format!("LosslessBackpressure, {slots} slots; recv_batch polled"),
+            Work::FanIn => {
+                format!(
+                    "LosslessBackpressure, a ring of {slots} slots each; RingMultiplexer, recv_batch polled"
+                )
             }
-            Work::Connect => format!("{} slots; attach and try_recv polled", slots(bytes)),
-            Work::Wake => format!("{} slots; FutexWait without spinning", slots(bytes)),
-            Work::Idle => format!("{} slots; FutexWait", slots(bytes)),
-            _ if bytes <= SLOTTED => format!("{} slots; try_recv polled", slots(bytes)),
+            Work::Connect => format!("{slots} slots; recv_batch of 1 polled"),
+            Work::Wake => format!("{slots} slots; FutexWait without spinning"),
+            Work::Idle => format!("{slots} slots; FutexWait"),
+            _ if bytes <= SLOTTED => format!("{slots} slots; recv_batch of 1 polled"),
             _ => format!("blobs, arena of {} KiB; view polled", arena(bytes) >> 10),
         }
     }
@@ -57,10 +60,15 @@ impl System for Ringfire {
         match work {
             Work::Trip(Treatment::Untouched) => bytes > SLOTTED,
             Work::Trip(_) => true,
-            // Blobs are overwritten when their reader is late, and the queue of many writers too.
-            Work::Stream => bytes <= SLOTTED,
-            Work::FanIn | Work::Reactor(_) => false,
-            Work::FanOut | Work::Connect | Work::Wake | Work::Idle | Work::Footprint => true,
+            // Blobs are overwritten when their reader is late.
+            Work::Stream(_) => bytes <= SLOTTED,
+            Work::Reactor(_) => false,
+            Work::FanIn
+            | Work::FanOut
+            | Work::Connect
+            | Work::Wake
+            | Work::Idle
+            | Work::Footprint => true,
         }
     }
 
@@ -69,8 +77,11 @@ impl System for Ringfire {
             let part = fan_out(setup)?;
             return FanOut::over(part, setup);
         }
+        if work == Work::FanIn {
+            return FanIn::open(setup, |setup, _| fan_in(setup));
+        }
         if work == Work::Connect {
-            return Connect::open(setup, connect);
+            return Connect::open(setup, Fresh);
         }
         if setup.bytes > SLOTTED {
             let (producer, consumer) = both(
@@ -97,57 +108,91 @@ fn arena(bytes: usize) -> usize {
 }
 
 fn open<const BYTES: usize>(work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-    let (producer, consumer) = both(setup, |name| create(name, work), attach)?;
+    let (producer, consumer) =
+        both(setup, |name| create(name, work), |name| Ok(RingConsumer::attach(path(name))?))?;
     work::over(Rings::<BYTES>::new(producer, consumer, work.waits()), work, setup)
 }
 
-/// A ring each way, of which the leader's is there first. Nobody is told of a ring: one looks for it.
-fn connect(setup: &Setup) -> Outcome<Rings<8>> {
-    let (out, back) = (format!("{}-out", setup.name), format!("{}-back", setup.name));
-    let (producer, consumer) = match setup.role {
-        Role::Leader => (create(&out, Work::Connect)?, attach(&back)?),
-        Role::Follower => {
-            let consumer = attach(&out)?;
-            (create(&back, Work::Connect)?, consumer)
-        }
-    };
-    Ok(Rings::new(producer, consumer, Work::Connect.waits()))
+/// A link that is connected for the first message: each side has made its ring, and attaches to the other's.
+struct Fresh;
+
+impl Connects for Fresh {
+    type Own = RingProducer<[u8; 8]>;
+    type End = Rings<8>;
+
+    fn prepare(&mut self, setup: &Setup) -> Outcome<Self::Own> {
+        create(&names(setup).0, Work::Connect)
+    }
+
+    fn connect(&mut self, setup: &Setup, own: Self::Own) -> Outcome<Rings<8>> {
+        let consumer = RingConsumer::attach(path(&names(setup).1))?;
+        Ok(Rings::new(own, consumer, Work::Connect.waits()))
+    }
 }
 
-fn create<const BYTES: usize>(name: &str, work: Work) -> Outcome<RingProducer<Slot<BYTES>>> {
-    let mut builder = RingProducerBuilder::new(slots(BYTES) as u64);
-    if work == Work::Stream {
+/// A ring for each sender, and a multiplexer of the receiver.
+fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
+    let name = |sender: usize| path(&format!("{}-{sender}", setup.name));
+    if setup.role == Role::Leader {
+        setup.meet()?;
+        let mut rings = RingMultiplexer::<[u8; BYTES]>::new();
+        for sender in 0..SENDERS {
+            rings.attach(name(sender))?;
+        }
+        setup.meet()?;
+        let mut run = vec![[0; BYTES]; RUN];
+        return Ok(FanInPart::Receiver(Box::new(move |tally| {
+            while !tally.is_done() {
+                for ring in 0..rings.len() {
+                    let ring = rings.consumer_mut(ring).ok_or("no such ring")?;
+                    let count = ring.recv_batch(&mut run);
+                    run[..count].iter().for_each(|message| tally.take(message));
+                }
+            }
+            Ok(())
+        })));
+    }
+    let maker = |sender| {
+        let slots = slots(Work::FanIn, BYTES) as u64;
+        let builder =
+            RingProducerBuilder::new(slots).flow_control(FlowControl::LosslessBackpressure);
+        let mut ring = RingProducer::<[u8; BYTES]>::create_with_options(name(sender), builder)?;
+        let make = move || -> Outcome<Send1> {
+            Ok(Box::new(move |message| {
+                ring.push(message);
+                Ok(())
+            }))
+        };
+        Ok(Box::new(make) as Maker)
+    };
+    let makers = (0..SENDERS).map(maker).collect::<Outcome<_>>()?;
+    setup.meet()?;
+    // The receiver attaches before a sender could lap it.
+    setup.meet()?;
+    Ok(FanInPart::Senders(makers))
+}
+
+fn create<const BYTES: usize>(name: &str, work: Work) -> Outcome<RingProducer<[u8; BYTES]>> {
+    let mut builder = RingProducerBuilder::new(slots(work, BYTES) as u64);
+    if matches!(work, Work::Stream(_)) {
         builder = builder.flow_control(FlowControl::LosslessBackpressure);
     }
     Ok(RingProducer::create_with_options(path(name), builder)?)
 }
 
-/// Looks for a ring until it is there.
-fn attach<const BYTES: usize>(name: &str) -> Outcome<RingConsumer<Slot<BYTES>>> {
-    let path = path(name);
-    loop {
-        match RingConsumer::attach(&path) {
-            Err(RingfireError::Io(error)) if error.kind() == ErrorKind::NotFound => {}
-            // Its file has no length yet, or no header.
-            Err(RingfireError::CorruptLayout(_) | RingfireError::InvalidMagic { .. }) => {}
-            attached => return Ok(attached?),
-        }
-    }
-}
-
+/// Slots are arrays of bytes, so that a message is copied from where it lies into its slot, and out to where it shall lie.
 struct Rings<const BYTES: usize> {
-    producer: RingProducer<Slot<BYTES>>,
-    consumer: RingConsumer<Slot<BYTES>>,
+    producer: RingProducer<[u8; BYTES]>,
+    consumer: RingConsumer<[u8; BYTES]>,
     wait: Option<FutexWait>,
-    slot: Box<Slot<BYTES>>,
     /// Of a run.
-    run: Vec<Slot<BYTES>>,
+    run: Box<[[u8; BYTES]]>,
 }
 
 impl<const BYTES: usize> Rings<BYTES> {
     fn new(
-        producer: RingProducer<Slot<BYTES>>,
-        consumer: RingConsumer<Slot<BYTES>>,
+        producer: RingProducer<[u8; BYTES]>,
+        consumer: RingConsumer<[u8; BYTES]>,
         wait: Wait,
     ) -> Self {
         let wait = match wait {
@@ -155,17 +200,24 @@ impl<const BYTES: usize> Rings<BYTES> {
             Wait::Default => Some(FutexWait::default()),
             Wait::Sleep => Some(FutexWait::new(0, None)),
         };
-        Rings { producer, consumer, wait, slot: Slot::boxed(), run: Vec::new() }
+        Rings { producer, consumer, wait, run: vec![[0; BYTES]; RUN].into() }
     }
 
+    /// Receives messages that have come, one at least, into the first of these.
     #[inline]
-    fn next(&mut self) -> Slot<BYTES> {
-        if let Some(wait) = &mut self.wait {
-            return self.consumer.recv_blocking(wait);
+    fn next(
+        consumer: &mut RingConsumer<[u8; BYTES]>,
+        wait: &mut Option<FutexWait>,
+        messages: &mut [[u8; BYTES]],
+    ) -> usize {
+        if let Some(wait) = wait {
+            messages[0] = consumer.recv_blocking(wait);
+            return 1;
         }
         loop {
-            if let Some(slot) = self.consumer.try_recv() {
-                return slot;
+            let count = consumer.recv_batch(messages);
+            if count > 0 {
+                return count;
             }
         }
     }
@@ -173,38 +225,21 @@ impl<const BYTES: usize> Rings<BYTES> {
 
 impl<const BYTES: usize> End for Rings<BYTES> {
     fn send(&mut self, message: &[u8]) -> Outcome<()> {
-        self.slot.0.copy_from_slice(message);
-        self.producer.push(&self.slot);
+        self.producer.push(message.try_into()?);
         Ok(())
     }
 
     fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
-        message.copy_from_slice(&self.next().0);
+        let (messages, _) = message.as_chunks_mut::<BYTES>();
+        Self::next(&mut self.consumer, &mut self.wait, messages);
         Ok(())
-    }
-
-    fn fill(&mut self, _private: &mut [u8], seed: u64) -> Outcome<()> {
-        payload::fill(&mut self.slot.0, seed);
-        self.producer.push(&self.slot);
-        Ok(())
-    }
-
-    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
-        Ok(payload::sum(&self.next().0))
     }
 
     fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
-        let most = RUN.min(most as usize);
-        if self.run.is_empty() {
-            self.run = vec![Slot([0; BYTES]); RUN];
-        }
-        loop {
-            let count = self.consumer.recv_batch(&mut self.run[..most]);
-            if count > 0 {
-                let sum = |sum: u64, slot: &Slot<BYTES>| sum.wrapping_add(payload::sum(&slot.0));
-                return Ok((count as u64, self.run[..count].iter().fold(0, sum)));
-            }
-        }
+        let run = &mut self.run[..RUN.min(most as usize)];
+        let count = Self::next(&mut self.consumer, &mut self.wait, run);
+        let sum = |sum: u64, slot: &[u8; BYTES]| sum.wrapping_add(payload::sum(slot));
+        Ok((count as u64, run[..count].iter().fold(0, sum)))
     }
 }
 

@@ -8,25 +8,35 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
-use shaq::broadcast::{self, Broadcast, BroadcastConfig, ProducerId};
-use shaq::{mpmc, spsc};
+#[cfg(not(feature = "shaq5"))]
+use shaq::{broadcast, mpmc, spsc};
+#[cfg(feature = "shaq5")]
+use shaq5::{broadcast, mpmc, spsc};
 
 use super::sized::{Slot, by_size, slots};
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fd, receive_fds, send_fd, send_fds};
 use crate::payload;
-use crate::work::connect::Connect;
+use crate::work::connect::{Connect, Connects};
 use crate::work::fan_in::{self, FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::{End, RUN};
 use crate::work::{self, Wait, Work};
 
-pub struct Shaq;
+pub struct Shaq {
+    name: &'static str,
+    /// Whether each of many senders has a queue of its own, in place of one that all write.
+    each: bool,
+}
+
+pub const SHAQ: Shaq = Shaq { name: "shaq", each: false };
+/// For many senders only.
+pub const EACH: Shaq = Shaq { name: "shaq, spsc each", each: true };
 
 impl System for Shaq {
     fn name(&self) -> &'static str {
-        "shaq"
+        self.name
     }
 
     fn kind(&self) -> Kind {
@@ -34,41 +44,43 @@ impl System for Shaq {
     }
 
     fn package(&self) -> Option<&'static str> {
-        Some("shaq")
+        Some(if cfg!(feature = "shaq5") { "shaq 5" } else { "shaq 4" })
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    fn writable(&self) -> Writable {
+        Writable::All
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
+        let slots = slots(work, bytes);
         match work {
-            Work::FanIn => format!("mpmc, {} slots; polled, a full sender yields", slots(bytes)),
-            Work::FanOut => format!("broadcast, {} slots; polled", slots(bytes)),
-            Work::Wake | Work::Idle => {
-                format!("spsc, {} slots; reserve_read_batch_timeout", slots(bytes))
+            Work::FanIn if self.each => {
+                format!("an spsc of {slots} slots each; batches polled, a full sender yields")
             }
-            Work::Stream => {
-                format!("spsc, {} slots of {bytes} B; read batches polled", slots(bytes))
+            Work::FanIn => {
+                let slots = slots * SENDERS;
+                format!("one mpmc of {slots} slots; polled, a full sender yields")
             }
-            _ => format!("spsc, {} slots of {bytes} B; polled", slots(bytes)),
+            Work::FanOut => format!("broadcast, {slots} slots; polled"),
+            Work::Wake | Work::Idle => format!("spsc, {slots} slots; reserve_read_batch_timeout"),
+            Work::Stream(_) => format!("spsc, {slots} slots of {bytes} B; read batches polled"),
+            _ => format!("spsc, {slots} slots of {bytes} B; polled"),
         }
     }
 
     fn does(&self, work: Work, _bytes: usize) -> bool {
-        !matches!(work, Work::Reactor(_))
+        !matches!(work, Work::Reactor(_)) && (!self.each || work == Work::FanIn)
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         match work {
+            Work::FanIn if self.each => return FanIn::open(setup, |setup, _| fan_in_each(setup)),
             Work::FanIn => return FanIn::open(setup, |setup, _| fan_in(setup)),
             Work::FanOut => {
                 let part = by_size!(setup.bytes, [1048576], fan_out(setup))?;
                 return FanOut::over(part, setup);
             }
-            Work::Connect => {
-                return Connect::open(setup, |setup| queues::<8>(setup, Work::Connect.waits()));
-            }
+            Work::Connect => return Connect::open(setup, Fresh),
             _ => {}
         }
         by_size!(setup.bytes, [8, 64, 1024, 8192, 65536, 1048576, 16777216], open(work, setup))
@@ -83,28 +95,61 @@ fn file(len: usize) -> Outcome<File> {
 }
 
 fn open<const BYTES: usize>(work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-    work::over(queues::<BYTES>(setup, work.waits())?, work, setup)
+    work::over(queues::<BYTES>(setup, work)?, work, setup)
 }
 
+/// A queue each way, of which the leader has the one end of both.
+type Both<const BYTES: usize> =
+    ([File; 2], spsc::Producer<Slot<BYTES>>, spsc::Consumer<Slot<BYTES>>);
+
 /// A queue each way. The leader makes both.
-fn queues<const BYTES: usize>(setup: &Setup, wait: Wait) -> Outcome<Queues<BYTES>> {
-    if setup.role == Role::Follower {
-        let [out, back] = receive_fds(setup.socket)?.1.map(File::from);
-        // SAFETY: the peer has made it with the same type, and this is its one producer.
-        let producer = unsafe { spsc::Producer::join(&back)? };
-        // SAFETY: as above, and this is its one consumer.
-        let consumer = unsafe { spsc::Consumer::join(&out)? };
-        return Ok(Queues { producer, consumer, wait });
-    }
-    let len = spsc::minimum_file_size::<Slot<BYTES>>(slots(BYTES));
+fn queues<const BYTES: usize>(setup: &Setup, work: Work) -> Outcome<Queues<BYTES>> {
+    let made = (setup.role == Role::Leader).then(|| make(work));
+    link(setup, work.waits(), made.transpose()?)
+}
+
+fn make<const BYTES: usize>(work: Work) -> Outcome<Both<BYTES>> {
+    let len = spsc::minimum_file_size::<Slot<BYTES>>(slots(work, BYTES));
     let (out, back) = (file(len)?, file(len)?);
     // SAFETY: a fresh file, of which this is the one that initializes it and the one producer; slots are
     // plain bytes on both sides.
     let producer = unsafe { spsc::Producer::create(&out, len)? };
     // SAFETY: as above, with the one consumer.
     let consumer = unsafe { spsc::Consumer::create(&back, len)? };
-    send_fds(setup.socket, 0, &[out.as_fd(), back.as_fd()])?;
+    Ok(([out, back], producer, consumer))
+}
+
+fn link<const BYTES: usize>(
+    setup: &Setup,
+    wait: Wait,
+    made: Option<Both<BYTES>>,
+) -> Outcome<Queues<BYTES>> {
+    if let Some(([out, back], producer, consumer)) = made {
+        send_fds(setup.socket, 0, &[out.as_fd(), back.as_fd()])?;
+        return Ok(Queues { producer, consumer, wait });
+    }
+    let [out, back] = receive_fds(setup.socket)?.1.map(File::from);
+    // SAFETY: the peer has made it with the same type, and this is its one producer.
+    let producer = unsafe { spsc::Producer::join(&back)? };
+    // SAFETY: as above, and this is its one consumer.
+    let consumer = unsafe { spsc::Consumer::join(&out)? };
     Ok(Queues { producer, consumer, wait })
+}
+
+/// A link that is connected for the first message.
+struct Fresh;
+
+impl Connects for Fresh {
+    type Own = Option<Both<8>>;
+    type End = Queues<8>;
+
+    fn prepare(&mut self, setup: &Setup) -> Outcome<Self::Own> {
+        (setup.role == Role::Leader).then(|| make(Work::Connect)).transpose()
+    }
+
+    fn connect(&mut self, setup: &Setup, own: Self::Own) -> Outcome<Queues<8>> {
+        link(setup, Work::Connect.waits(), own)
+    }
 }
 
 struct Queues<const BYTES: usize> {
@@ -193,15 +238,59 @@ impl<const BYTES: usize> End for Queues<BYTES> {
     }
 }
 
+type Message = Slot<{ fan_in::BYTES }>;
+
+/// A queue for each sender.
+fn fan_in_each(setup: &Setup) -> Outcome<FanInPart> {
+    if setup.role == Role::Leader {
+        let len = spsc::minimum_file_size::<Message>(slots(Work::FanIn, fan_in::BYTES));
+        let mut consumers = Vec::new();
+        for _ in 0..SENDERS {
+            let file = file(len)?;
+            // SAFETY: a fresh file, of which this is the one that initializes it and the one consumer; slots are plain
+            // bytes on both sides.
+            consumers.push(unsafe { spsc::Consumer::<Message>::create(&file, len)? });
+            send_fd(setup.socket, 0, file.as_fd())?;
+        }
+        let most = NonZeroUsize::new(RUN).ok_or("no message is wanted")?;
+        return Ok(FanInPart::Receiver(Box::new(move |tally| {
+            while !tally.is_done() {
+                for consumer in &mut consumers {
+                    if let Some(batch) = consumer.try_reserve_read_batch(most) {
+                        batch.iter().for_each(|slot| tally.take(&slot.0));
+                    }
+                }
+            }
+            Ok(())
+        })));
+    }
+    let maker = |_| {
+        let file = File::from(receive_fd(setup.socket)?.1);
+        // SAFETY: the peer has made it with the same type, and this is its one producer.
+        let mut producer = unsafe { spsc::Producer::<Message>::join(&file)? };
+        let make = move || -> Outcome<Send1> {
+            Ok(Box::new(move |message| {
+                while producer.try_write(Slot(*message)).is_err() {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            }))
+        };
+        Ok(Box::new(make) as Maker)
+    };
+    Ok(FanInPart::Senders((0..SENDERS).map(maker).collect::<Outcome<_>>()?))
+}
+
 /// One queue that all write.
 fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
-    type Message = Slot<{ fan_in::BYTES }>;
     if setup.role == Role::Leader {
-        let len = mpmc::minimum_file_size::<Message>(slots(fan_in::BYTES));
+        let slots = SENDERS * slots(Work::FanIn, fan_in::BYTES);
+        let len = mpmc::minimum_file_size::<Message>(slots);
         let file = file(len)?;
         // SAFETY: a fresh file that nobody else initializes; slots are plain bytes on both sides.
         let consumer = unsafe { mpmc::Consumer::<Message>::create(&file, len)? };
         send_fd(setup.socket, 0, file.as_fd())?;
+        // Batches of this queue are slower: a sender that the kernel has put aside amid a message holds up the whole batch.
         return Ok(FanInPart::Receiver(Box::new(move |tally| {
             while !tally.is_done() {
                 if let Some(slot) = consumer.try_reserve_read() {
@@ -229,30 +318,44 @@ fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
     Ok(FanInPart::Senders((0..SENDERS).map(maker).collect()))
 }
 
+/// The one producer of a queue in a fresh file.
+fn broadcaster<const BYTES: usize>(
+    file: &File,
+    config: broadcast::BroadcastConfig,
+) -> Outcome<broadcast::Producer<Slot<BYTES>>> {
+    #[cfg(not(feature = "shaq5"))]
+    // SAFETY: nobody else initializes it; slots are plain bytes on both sides.
+    let made = unsafe { broadcast::Producer::create(file, config, broadcast::ProducerId::new(0)) };
+    #[cfg(feature = "shaq5")]
+    // SAFETY: as above.
+    let made = unsafe { broadcast::Producer::create(file, config) };
+    Ok(made?)
+}
+
 /// One producer with 16 consumers, none of which is left behind.
 fn fan_out<const BYTES: usize>(setup: &Setup) -> Outcome<FanOutPart> {
     if setup.role == Role::Leader {
         // It gets its length below.
         let file = file(0)?;
-        let config = BroadcastConfig {
-            capacity: slots(BYTES),
+        let config = broadcast::BroadcastConfig {
+            capacity: slots(Work::FanOut, BYTES),
             producer_slots: 1,
             consumer_slots: RECEIVERS,
         };
-        let id = ProducerId::new(0);
-        // SAFETY: a fresh file that nobody else initializes; slots are plain bytes on both sides.
-        let mut producer =
-            unsafe { broadcast::Producer::<Slot<BYTES>>::create(&file, config, id)? };
+        let mut producer = broadcaster::<BYTES>(&file, config)?;
         send_fd(setup.socket, 0, file.as_fd())?;
         setup.meet()?;
         return Ok(FanOutPart::Sender(Box::new(move |fill| {
             loop {
                 // SAFETY: initialized below; any bytes are a slot, those of the mapping too.
                 if let Some(mut slot) = unsafe { producer.try_reserve_write() } {
-                    let slot = slot.as_mut().as_mut_ptr().cast::<u8>();
+                    let bytes = slot.as_mut().as_mut_ptr().cast::<u8>();
                     // SAFETY: a slot has so many bytes, and is this producer's alone until the guard is
                     // dropped.
-                    fill(unsafe { std::slice::from_raw_parts_mut(slot, BYTES) });
+                    fill(unsafe { std::slice::from_raw_parts_mut(bytes, BYTES) });
+                    // Version 4 publishes a slot that is dropped.
+                    #[cfg(feature = "shaq5")]
+                    slot.publish();
                     return Ok(());
                 }
             }
@@ -260,7 +363,7 @@ fn fan_out<const BYTES: usize>(setup: &Setup) -> Outcome<FanOutPart> {
     }
     let file = File::from(receive_fd(setup.socket)?.1);
     // SAFETY: the peer has made it with the same type.
-    let queue = unsafe { Broadcast::<Slot<BYTES>>::join(&file)? };
+    let queue = unsafe { broadcast::Broadcast::<Slot<BYTES>>::join(&file)? };
     let receiver = |_| -> Outcome<Look> {
         let mut consumer = queue.consumer()?;
         Ok(Box::new(move |look: &mut dyn FnMut(&[u8]) -> Outcome<()>| {

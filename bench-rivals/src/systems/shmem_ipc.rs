@@ -8,11 +8,11 @@ use std::os::fd::AsFd;
 
 use shmem_ipc::sharedring::{Receiver, Sender};
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fds, send_fds};
 use crate::payload;
-use crate::work::connect::Connect;
+use crate::work::connect::{Connect, Connects};
 use crate::work::link::End;
 use crate::work::{self, Wait, Work};
 
@@ -20,9 +20,10 @@ pub struct ShmemIpc;
 
 const WORD: usize = 8;
 
-/// Words in a ring: 1 MiB, or four messages.
-fn capacity(bytes: usize) -> usize {
-    (bytes * 4).max(1 << 20) / WORD
+/// Words in a ring: a stream's queue or 1 MiB, and four messages at least.
+fn capacity(work: Work, bytes: usize) -> usize {
+    let ring = if let Work::Stream(queue) = work { queue.bytes() } else { 1 << 20 };
+    (bytes * 4).max(ring) / WORD
 }
 
 impl System for ShmemIpc {
@@ -38,12 +39,12 @@ impl System for ShmemIpc {
         Some("shmem-ipc")
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    fn writable(&self) -> Writable {
+        Writable::All
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
-        let ring = (capacity(bytes) * WORD) >> 10;
+        let ring = (capacity(work, bytes) * WORD) >> 10;
         match work.waits() {
             Wait::Poll => format!("ring of {ring} KiB; polled, no signals"),
             Wait::Default | Wait::Sleep => format!("ring of {ring} KiB; block_until_readable"),
@@ -55,25 +56,49 @@ impl System for ShmemIpc {
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let sleeps = work.waits() != Wait::Poll;
         if work == Work::Connect {
-            return Connect::open(setup, move |setup| rings(setup, sleeps));
+            return Connect::open(setup, Fresh);
         }
-        work::over(rings(setup, sleeps)?, work, setup)
+        work::over(rings(setup, work)?, work, setup)
+    }
+}
+
+/// A link that is connected for the first message.
+struct Fresh;
+
+impl Connects for Fresh {
+    /// Both rings, which the leader has made.
+    type Own = Option<(Sender<u64>, Receiver<u64>)>;
+    type End = Ring;
+
+    fn prepare(&mut self, setup: &Setup) -> Outcome<Self::Own> {
+        (setup.role == Role::Leader).then(|| make(capacity(Work::Connect, setup.bytes))).transpose()
+    }
+
+    fn connect(&mut self, setup: &Setup, own: Self::Own) -> Outcome<Ring> {
+        link(setup, Work::Connect, own)
     }
 }
 
 /// A ring each way. The leader makes both.
-fn rings(setup: &Setup, sleeps: bool) -> Outcome<Ring> {
-    let capacity = capacity(setup.bytes);
-    if setup.role == Role::Follower {
+fn rings(setup: &Setup, work: Work) -> Outcome<Ring> {
+    let made = (setup.role == Role::Leader).then(|| make(capacity(work, setup.bytes)));
+    link(setup, work, made.transpose()?)
+}
+
+fn make(capacity: usize) -> Outcome<(Sender<u64>, Receiver<u64>)> {
+    Ok((Sender::new(capacity)?, Receiver::new(capacity)?))
+}
+
+fn link(setup: &Setup, work: Work, made: Option<(Sender<u64>, Receiver<u64>)>) -> Outcome<Ring> {
+    let (capacity, sleeps) = (capacity(work, setup.bytes), work.waits() != Wait::Poll);
+    let Some((sender, receiver)) = made else {
         let fds = receive_fds(setup.socket)?.1.map(File::from);
         let [out, out_empty, out_full, back, back_empty, back_full] = fds;
         let receiver = Receiver::open(capacity, out, out_empty, out_full)?;
         let sender = Sender::open(capacity, back, back_empty, back_full)?;
         return Ok(Ring { sender, receiver, sleeps });
-    }
-    let (sender, receiver) = (Sender::new(capacity)?, Receiver::new(capacity)?);
+    };
     let fds = [
         sender.memfd().as_file(),
         sender.empty_signal(),

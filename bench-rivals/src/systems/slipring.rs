@@ -11,18 +11,17 @@ use slipring::{Address, Connection, Context, EventLoop, Link, Listener, Options,
 use super::{Kind, System};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
-use crate::payload::{self, FROM_LEADER};
+use crate::payload;
 use crate::reactors::Reactors;
+use crate::work::connect::{Connect, Connects};
 use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1, Tally};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::{End, RUN};
-use crate::work::{self, Treatment, Wait, Work};
+use crate::work::{self, LONG, Queue, Treatment, Wait, Work};
 
 pub struct Slipring {
     name: &'static str,
     tensors: bool,
-    /// Bytes of the ring, where it is not the default one.
-    ring: Option<u64>,
     /// Whether messages lie in the slots of a topic.
     slots: bool,
     /// Whether it never sleeps, as those do that are polled.
@@ -30,11 +29,8 @@ pub struct Slipring {
 }
 
 pub const MESSAGES: Slipring =
-    Slipring { name: "slipring", tensors: false, ring: None, slots: false, polled: false };
+    Slipring { name: "slipring", tensors: false, slots: false, polled: false };
 pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true, ..MESSAGES };
-/// For streams of short messages only.
-pub const LONG_RING: Slipring =
-    Slipring { name: "slipring long ring", ring: Some(4 << 20), ..MESSAGES };
 /// For a message to many receivers only.
 pub const LONG_SLOTS: Slipring = Slipring { name: "slipring long slots", slots: true, ..MESSAGES };
 /// For messages that take longer than a watch only.
@@ -55,9 +51,6 @@ impl System for Slipring {
     }
 
     fn options(&self, work: Work, _bytes: usize) -> String {
-        if let Some(bytes) = self.ring {
-            return format!("ring_capacity {} MiB; reserve, drain", bytes >> 20);
-        }
         if self.slots {
             return "4 slots of 2 MiB; reserve, every()".into();
         }
@@ -67,7 +60,8 @@ impl System for Slipring {
         let way = match (work, self.tensors) {
             (Work::Wake, _) => "Spin::Never",
             (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
-            (Work::Stream, false) => "defaults; reserve, drain",
+            (Work::Stream(Queue::Default), false) => "defaults: a ring of 64 KiB; reserve, drain",
+            (Work::Stream(Queue::Long), false) => "ring_capacity 4 MiB; reserve, drain",
             (Work::Trip(Treatment::Filled), false) => "defaults; reserve, peek",
             (Work::Trip(Treatment::Untouched), false) => "defaults; reserve, peek",
             (Work::FanOut, false) => "defaults; broadcast, every()",
@@ -81,11 +75,10 @@ impl System for Slipring {
     fn does(&self, work: Work, bytes: usize) -> bool {
         match work {
             _ if self.slots => work == Work::FanOut,
-            _ if self.ring.is_some() => work == Work::Stream && bytes <= 1024,
             _ if self.polled => work == Work::Trip(Treatment::Filled) && bytes >= 1 << 20,
             Work::Trip(Treatment::Copied) => !self.tensors,
             Work::Trip(_) => !self.tensors || bytes >= 64,
-            Work::FanOut => self.ring.is_none() && !self.polled,
+            Work::FanOut => !self.polled,
             _ => !self.tensors,
         }
     }
@@ -93,7 +86,7 @@ impl System for Slipring {
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         match work {
             Work::Reactor(links) => Reactors::messages(setup, links),
-            Work::Connect => Connect::open(setup),
+            Work::Connect => Connect::open(setup, Fresh::new(setup)?),
             Work::FanIn => FanIn::open(setup, fan_in),
             Work::FanOut => {
                 let part = match (self.tensors, self.slots) {
@@ -111,8 +104,8 @@ impl System for Slipring {
                 if self.polled {
                     options = options.spin(Spin::Forever);
                 }
-                if let Some(bytes) = self.ring {
-                    options = options.ring_capacity(bytes);
+                if work == Work::Stream(Queue::Long) {
+                    options = options.ring_capacity(LONG as u64);
                 }
                 let context = match work {
                     Work::Footprint => shared()?.clone(),
@@ -402,49 +395,43 @@ fn in_place(tensor: &Tensor) -> Outcome<&[u8]> {
     Ok(unsafe { tensor.as_slice_unchecked()? })
 }
 
-/// Connect, handshake, first echo; a fresh link each time.
-struct Connect {
+/// A listener that is there before the leader connects. It makes its segment of the next link before it waits, and a context
+/// that connects makes one for the next time.
+struct Fresh {
     context: Context,
     listener: Option<Listener>,
     address: Address,
-    number: u64,
 }
 
-impl Connect {
-    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let context = Context::new()?;
-        let address = Address::named(setup.name)?;
+impl Fresh {
+    fn new(setup: &Setup) -> Outcome<Fresh> {
+        let (context, address) = (Context::new()?, Address::named(setup.name)?);
         let listener = match setup.role {
             Role::Leader => None,
             Role::Follower => Some(context.listen(&address)?),
         };
-        setup.meet()?;
-        Ok(Box::new(Connect { context, listener, address, number: 0 }))
+        Ok(Fresh { context, listener, address })
     }
 }
 
-impl Exchange for Connect {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            let mut link = self.context.connect(&self.address)?;
-            let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
-            link.send(&word)?;
-            let echo = link.recv()?.ok_or_else(gone)?;
-            payload::check(payload::sum(&echo), payload::sum(&word), self.number)?;
-            self.number += 1;
+impl Connects for Fresh {
+    type Own = ();
+    type End = Messages;
+
+    fn prepare(&mut self, _setup: &Setup) -> Outcome<()> {
+        // A listener prepares a link before it looks for peers, of which there are none now.
+        match self.listener.as_mut().map(Listener::try_accept).transpose()?.flatten() {
+            None => Ok(()),
+            Some(_) => Err("a peer has connected too early".into()),
         }
-        Ok(())
     }
 
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        let listener = self.listener.as_mut().ok_or("only the follower listens")?;
-        for _ in 0..count {
-            let mut link = listener.accept()?;
-            let word = link.recv()?.ok_or_else(gone)?;
-            link.send(&word)?;
-            // The end of the link is not in the time.
-            link.recv()?;
-        }
-        Ok(())
+    fn connect(&mut self, _setup: &Setup, (): ()) -> Outcome<Messages> {
+        Ok(Messages {
+            link: match &mut self.listener {
+                Some(listener) => listener.accept()?,
+                None => self.context.connect(&self.address)?,
+            },
+        })
     }
 }

@@ -6,18 +6,20 @@ use std::time::{Duration, Instant};
 
 use tachyon_ipc::{Bus, RxGuard};
 
-use super::{Kind, System};
+use super::{Kind, System, Writable};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
-use crate::work::link::End;
-use crate::work::{self, Wait, Work};
+use crate::work::link::{End, RUN};
+use crate::work::{self, LONG, Queue, Wait, Work};
 
 pub struct Tachyon;
 
-/// It stalls for good in a ring of fewer than 33 messages, so rings have room for 64.
-fn capacity(bytes: usize) -> usize {
-    (bytes * 64).max(1 << 20).next_power_of_two()
+/// It stalls for good in a ring of fewer than 33 messages, so rings have room for 64 of them, also where a stream's queue is
+/// shorter.
+fn capacity(work: Work, bytes: usize) -> usize {
+    let ring = if let Work::Stream(queue) = work { queue.bytes() } else { 1 << 20 };
+    (bytes * 64).max(ring).next_power_of_two()
 }
 
 /// Looks before its receiver sleeps.
@@ -43,17 +45,20 @@ impl System for Tachyon {
         Some("tachyon-ipc")
     }
 
-    fn shares_writable(&self) -> bool {
-        true
+    fn writable(&self) -> Writable {
+        Writable::All
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
         let spin = looks(work.waits());
-        format!("ring of {} KiB; acquire_rx({spin})", capacity(bytes) >> 10)
+        let receive = if matches!(work, Work::Stream(_)) { "drain_batch" } else { "acquire_rx" };
+        format!("ring of {} KiB; {receive}({spin})", capacity(work, bytes) >> 10)
     }
 
     fn does(&self, work: Work, bytes: usize) -> bool {
-        bytes <= 1 << 20
+        // A queue of 4 MiB is too short for messages of 1 MiB.
+        let fits = work != Work::Stream(Queue::Long) || capacity(work, bytes) == LONG;
+        fits && bytes <= 1 << 20
             && !matches!(work, Work::Reactor(_) | Work::Connect | Work::FanIn | Work::FanOut)
     }
 
@@ -61,7 +66,7 @@ impl System for Tachyon {
         let path = |way: &str| format!("/tmp/{}-{way}.sock", setup.name);
         let bytes = setup.bytes;
         let listen = |way: &str| -> Outcome<Bus> {
-            let bus = Bus::listen(&path(way), capacity(bytes))?;
+            let bus = Bus::listen(&path(way), capacity(work, bytes))?;
             let _ = std::fs::remove_file(path(way));
             Ok(bus)
         };
@@ -140,6 +145,17 @@ impl End for Buses {
         let sum = payload::sum(got.data());
         got.commit()?;
         Ok(sum)
+    }
+
+    fn sum_run(&mut self, _private: &mut Vec<u8>, most: u64) -> Outcome<(u64, u64)> {
+        let most = RUN.min(most as usize);
+        let batch = self.receiver.drain_batch(most, self.looks)?;
+        let sum = batch
+            .iter()
+            .fold(0, |sum: u64, message| sum.wrapping_add(payload::sum(message.data())));
+        let count = batch.len() as u64;
+        batch.commit()?;
+        Ok((count, sum))
     }
 
     fn hand(&mut self, len: usize) -> Outcome<()> {

@@ -14,7 +14,7 @@ pub trait End {
     /// Copies a message in.
     fn send(&mut self, message: &[u8]) -> Outcome<()>;
 
-    /// Copies a message out, into a buffer of its length.
+    /// Copies a message out, into a buffer of its length, or puts a buffer with the message in its place.
     fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()>;
 
     /// Sends a message filled from `seed`. Systems that cannot fill in place fill `private` and copy it.
@@ -76,17 +76,22 @@ impl Count {
     }
 }
 
+/// The names of two one-way links: of the one on which this side sends, and of the other.
+pub fn names(setup: &Setup) -> (String, String) {
+    let (out, back) = (format!("{}-out", setup.name), format!("{}-back", setup.name));
+    match setup.role {
+        Role::Leader => (out, back),
+        Role::Follower => (back, out),
+    }
+}
+
 /// The two ends of two one-way links, the leader's first: `make` is called on both sides for each.
 pub fn both<T, R>(
     setup: &Setup,
     mut sender: impl FnMut(&str) -> Outcome<T>,
     mut receiver: impl FnMut(&str) -> Outcome<R>,
 ) -> Outcome<(T, R)> {
-    let (out, back) = (format!("{}-out", setup.name), format!("{}-back", setup.name));
-    let (mine, theirs) = match setup.role {
-        Role::Leader => (out, back),
-        Role::Follower => (back, out),
-    };
+    let (mine, theirs) = names(setup);
     // Creators first, then those who attach.
     let sender = sender(&mine)?;
     setup.meet()?;

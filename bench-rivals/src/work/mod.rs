@@ -6,7 +6,7 @@
 //! wake      round trips between two sleepers
 //! fan_in    16 senders, one receiver
 //! fan_out   one message to 16 receivers
-//! connect   connect and first echo, a fresh link each time (slipring and iceoryx2 bring their own)
+//! connect   connect and first echo, a fresh link each time
 //! reactor   round trips over one of many live links      (slipring only)
 //! idle      the CPU of a receiver to whom nobody sends
 //! footprint memory and descriptors of a link             (measured from outside, in `measure`)
@@ -45,7 +45,7 @@ pub enum Treatment {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     Trip(Treatment),
-    Stream,
+    Stream(Queue),
     Wake,
     FanIn,
     FanOut,
@@ -56,6 +56,31 @@ pub enum Work {
     Footprint,
 }
 
+/// How long the queues of a stream are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Queue {
+    /// As each system has it by default.
+    Default,
+    /// [`LONG`] bytes in every system.
+    Long,
+}
+
+/// Bytes of a long queue.
+pub const LONG: usize = 4 * MIB;
+
+/// Bytes of a queue in systems whose users have to choose: as many as slipring's default.
+pub const CHOSEN: usize = 64 * KIB;
+
+impl Queue {
+    /// Bytes of a queue in a system that has no default.
+    pub fn bytes(self) -> usize {
+        match self {
+            Queue::Default => CHOSEN,
+            Queue::Long => LONG,
+        }
+    }
+}
+
 /// Whether this run only sees whether everything works. In the leader's process.
 pub static QUICK: AtomicBool = AtomicBool::new(false);
 
@@ -63,11 +88,12 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All works, in the table's order.
-pub const ALL: [Work; 14] = [
+pub const ALL: [Work; 15] = [
     Work::Trip(Treatment::Filled),
     Work::Trip(Treatment::Copied),
     Work::Trip(Treatment::Untouched),
-    Work::Stream,
+    Work::Stream(Queue::Default),
+    Work::Stream(Queue::Long),
     Work::Wake,
     Work::FanIn,
     Work::FanOut,
@@ -87,7 +113,8 @@ impl Work {
             Work::Trip(Treatment::Filled) => "trip-filled",
             Work::Trip(Treatment::Copied) => "trip-copied",
             Work::Trip(Treatment::Untouched) => "trip-untouched",
-            Work::Stream => "stream",
+            Work::Stream(Queue::Default) => "stream",
+            Work::Stream(Queue::Long) => "stream-4m",
             Work::Wake => "wake",
             Work::FanIn => "fan-in",
             Work::FanOut => "fan-out",
@@ -105,7 +132,8 @@ impl Work {
             }
             Work::Trip(Treatment::Copied) => "round trip, copied in and out",
             Work::Trip(Treatment::Untouched) => "round trip, zero touch",
-            Work::Stream => "one way, filled and summed",
+            Work::Stream(Queue::Default) => "one way, filled and summed; default queues",
+            Work::Stream(Queue::Long) => "one way, filled and summed; every queue has 4 MiB",
             Work::Wake => "round trip, both sides asleep",
             Work::FanIn => "16 senders to one receiver",
             Work::FanOut => "one message to 16 receivers and an answer",
@@ -120,7 +148,7 @@ impl Work {
     pub fn sizes(self) -> &'static [usize] {
         match self {
             Work::Trip(_) => &[8, 64, KIB, 8 * KIB, 64 * KIB, MIB, 16 * MIB],
-            Work::Stream => &[64, KIB, MIB],
+            Work::Stream(_) => &[64, KIB, MIB],
             Work::FanIn => &[fan_in::BYTES],
             Work::FanOut => &[MIB],
             Work::Wake | Work::Connect | Work::Reactor(_) | Work::Idle | Work::Footprint => &[8],
@@ -130,7 +158,7 @@ impl Work {
     pub fn pace(self) -> Pace {
         match self {
             Work::Trip(_) | Work::Reactor(_) | Work::FanOut | Work::Footprint => Pace::Batches,
-            Work::Stream | Work::FanIn => Pace::Stream,
+            Work::Stream(_) | Work::FanIn => Pace::Stream,
             Work::Wake => Pace::Asleep,
             Work::Connect | Work::Idle => Pace::Each,
         }
@@ -162,7 +190,7 @@ pub fn over<E: End + 'static>(end: E, work: Work, setup: &Setup) -> Outcome<Box<
     match work {
         Work::Trip(treatment) => Ok(trip::Trips::over(end, treatment, setup)),
         Work::Footprint => Ok(trip::Trips::over(end, Treatment::Copied, setup)),
-        Work::Stream => stream::Stream::over(end, setup),
+        Work::Stream(_) => stream::Stream::over(end, setup),
         Work::Wake => Ok(wake::Wakes::over(end, setup)),
         Work::Idle => idle::Idle::over(end, setup),
         _ => Err(format!("{} is not done over two ends", work.name()).into()),

@@ -1,14 +1,11 @@
-//! Round trips. Every message is another one; what comes is checked by its sum, or by words spread over
-//! it where it is only copied.
+//! Round trips. Every message is another one in all of its words, and what comes is checked by the sum of all of them, also
+//! where it is copied: nobody gains by copies of which a part is never read.
 
 use super::Treatment;
 use super::link::{Count, End};
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup, Turn, Turns};
 use crate::payload;
-
-/// From how many bytes on a copied message is changed and checked in a few words only.
-const MARKED: usize = 1024;
 
 pub struct Trips<E> {
     end: E,
@@ -35,11 +32,7 @@ impl<E: End> Turn for Trips<E> {
         match self.treatment {
             Treatment::Filled => self.end.fill(&mut self.outgoing, seed),
             Treatment::Copied => {
-                if self.outgoing.len() < MARKED {
-                    payload::fill(&mut self.outgoing, seed);
-                } else {
-                    payload::mark(&mut self.outgoing, seed);
-                }
+                payload::fill(&mut self.outgoing, seed);
                 self.end.send(&self.outgoing)
             }
             Treatment::Untouched => self.end.hand(self.outgoing.len()),
@@ -56,12 +49,7 @@ impl<E: End> Turn for Trips<E> {
             }
             Treatment::Copied => {
                 self.end.receive(&mut self.incoming)?;
-                if len < MARKED {
-                    let expected = payload::expected(len, seed);
-                    payload::check(payload::sum(&self.incoming), expected, number)
-                } else {
-                    payload::check_marks(&self.incoming, seed, number)
-                }
+                payload::check(payload::sum(&self.incoming), payload::expected(len, seed), number)
             }
             Treatment::Untouched => self.end.take(len),
         }

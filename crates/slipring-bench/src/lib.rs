@@ -6,7 +6,7 @@
 //! exchange, payload         what two processes do in step, and the bytes of their messages
 //! floors, reactors          exchanges without a library, and over slipring's reactor
 //! rows, peer, memory        the peer process, its commands, and shared memory
-//! runner, distance          slices of a row, and how far the CPUs are from each other
+//! runner, distance, loops   slices of a row, how far the CPUs are from each other, and busy loops beside them
 //! results, tables, machine  CSV files, the tables of README and docs, facts about the machine
 //! ```
 //!
@@ -17,6 +17,7 @@ pub mod against_socket;
 pub mod distance;
 pub mod exchange;
 pub mod floors;
+pub mod loops;
 pub mod machine;
 pub mod many_links;
 pub mod memory;

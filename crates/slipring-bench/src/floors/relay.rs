@@ -126,21 +126,36 @@ pub struct Memcpy {
     relay: Relay,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    /// Whether every word is written and summed, in place of a few.
+    is_whole: bool,
 }
 
 impl Memcpy {
-    /// Opens a side.
+    /// Opens a side that writes and checks a few words of each message.
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::side(setup, false)
+    }
+
+    /// Opens a side that fills each message in private memory, and sums what it has copied out.
+    pub fn filled(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::side(setup, true)
+    }
+
+    fn side(setup: &Setup, is_whole: bool) -> Outcome<Box<dyn Exchange>> {
         Ok(Box::new(Memcpy {
             relay: Relay::open(setup, false)?,
             outgoing: vec![1; setup.bytes],
             incoming: vec![0; setup.bytes],
+            is_whole,
         }))
     }
 
     fn send(&mut self) {
         self.relay.send(|bytes, seed| {
-            payload::mark(&mut self.outgoing, seed);
+            match self.is_whole {
+                true => payload::fill(&mut self.outgoing, seed),
+                false => payload::mark(&mut self.outgoing, seed),
+            }
             bytes.copy_from_slice(&self.outgoing);
         });
     }
@@ -149,7 +164,11 @@ impl Memcpy {
         let number = self.relay.received;
         self.relay.receive(|bytes, seed| {
             self.incoming.copy_from_slice(bytes);
-            payload::check_marks(&self.incoming, seed, number)
+            if !self.is_whole {
+                return payload::check_marks(&self.incoming, seed, number);
+            }
+            let (sum, len) = (payload::sum(&self.incoming), self.incoming.len());
+            payload::check(sum, payload::expected(len, seed), number)
         })
     }
 }

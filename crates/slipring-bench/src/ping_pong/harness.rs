@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::loops::{Loops, Share};
 use super::rows::{self, PingPong, Row};
 use crate::Outcome;
 use crate::distance::{DISTANCES, Distance, Probe, Tally};
+use crate::loops::{Loops, Share};
 use crate::peer::Peer;
 use crate::runner::{Pace, Runner, median};
 

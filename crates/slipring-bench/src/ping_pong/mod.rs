@@ -29,7 +29,6 @@
 mod broadcasts;
 mod commits;
 mod harness;
-mod loops;
 mod neighbours;
 mod options;
 mod pairs;

@@ -20,11 +20,11 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use slipring::options::Spin;
 use slipring::{Address, Options};
 
-use super::loops::Loops;
 use super::{report, subjects};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::floors::{eventfd, futex, socket};
+use crate::loops::Loops;
 use crate::peer::{confine, end_with_parent};
 use crate::results::{PairFigure, Results};
 use crate::runner::median;

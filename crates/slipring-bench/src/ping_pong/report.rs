@@ -5,9 +5,9 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 
 use super::harness::Record;
-use super::loops::Loops;
 use super::rows::Kind;
 use crate::distance::{Distance, Tally};
+use crate::loops::Loops;
 use crate::machine;
 use crate::results::FloorFigure;
 use crate::runner::Pace;

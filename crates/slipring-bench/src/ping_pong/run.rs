@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::harness::Harness;
 use super::rows::{self, Kind, PingPong};
-use super::{Options, loops, neighbours, pairs, report};
+use super::{Options, neighbours, pairs, report};
+use crate::loops;
 use crate::results::Results;
 use crate::{Outcome, peer};
 

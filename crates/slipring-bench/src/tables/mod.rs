@@ -18,6 +18,7 @@
 //! | `pairs` | one of `ping_pong --pairs` | a mode | `modes` |
 //! | `resources` | none | something that peers can make a process hold | |
 //! | `rivals` | one of `bench-rivals` | a system, with a column a size | `measure`, `state`, `systems`, `sizes` |
+//! | `systems` | one of `bench-rivals` | a system, with a column for each `MEASURE:BYTES`, or `MEASURE:BYTES:LOOPS` beside busy loops | `columns`, `state`, `systems` |
 //! | `robots` | one of `bench-rivals robots` | a system | `systems` |
 //! | `summary` | one of `ping_pong` | a mode at a size, in words, beside its floor | `rows`, `state` |
 //! | `summary` | one of `bench-rivals` | a measure at a size, with a column a system | `rows`, `systems`, `state` |
@@ -90,13 +91,14 @@ fn table(request: &Request) -> Outcome<String> {
         "bounds" => bounds::table(),
         "resources" => resources::table(),
         "rivals" => rivals::table(&Results::read(request.file()?)?, request),
+        "systems" => rivals::systems(&Results::read(request.file()?)?, request),
         "robots" => robots::table(&Results::read(request.file()?)?, request),
         "summary" if Source::of(request.file()?)? == Source::Floors => {
             floors::summary(&Results::read(request.file()?)?, request)
         }
         "summary" => rivals::summary(&Results::read(request.file()?)?, request),
         other => Err(format!(
-            "no table {other:?}, there are: machine, bounds, floors, busy, pairs, resources, rivals, robots, summary"
+            "no table {other:?}, there are: machine, bounds, floors, busy, pairs, resources, rivals, systems, robots, summary"
         )
         .into()),
     }

@@ -13,7 +13,8 @@ pub struct Request {
 }
 
 /// The names of all settings.
-const KNOWN: [&str; 7] = ["modes", "sizes", "state", "kind", "measure", "systems", "rows"];
+const KNOWN: [&str; 8] =
+    ["modes", "sizes", "state", "kind", "measure", "systems", "rows", "columns"];
 
 impl Request {
     /// Parses `KIND FILE... SETTING=VALUE,VALUE...`. An underscore in a value stands for a blank.
