@@ -31,7 +31,7 @@ struct Sent {
 impl Sent {
     /// Returns whether a reader at position `reader` has yet to read a record that names the segment.
     fn is_due(&self, reader: u64) -> bool {
-        // Both positions lie within a ring's length of each other, so the difference is right where they wrap around.
+        // Both positions lie close to each other, beside 2^64, so the difference is right where they wrap around.
         self.named.is_some_and(|named| reader.wrapping_sub(named).wrapping_sub(1) > u64::MAX / 2)
     }
 }

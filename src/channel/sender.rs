@@ -17,6 +17,7 @@ use crate::channel::message::RequestId;
 use crate::channel::metadata::Metadata;
 use crate::channel::sender::arming::WantedRoom;
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
+use crate::channel::sender::second_ring::SecondRing;
 use crate::channel::stats::HalfStats;
 use crate::channel::token::Token;
 pub use crate::error::TrySendError;
@@ -92,8 +93,9 @@ pub struct Sender {
     generation: Generation,
     link: Arc<Link>,
     session: Arc<Session>,
-    /// The second ring's length in bytes, or 0: there is none, this half has moved there, or it could not be made.
-    second_ring: u64,
+    /// The ring to which this half moves when its first one is full. `None`: there is none, this half has moved there, or it
+    /// could not be made.
+    second_ring: Option<Box<SecondRing>>,
     /// The longest message that travels in the ring, in bytes.
     inline_max: usize,
     announced: AnnouncedSegments,
@@ -151,7 +153,7 @@ impl Sender {
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
             room: Waiter::new(sleeper, options.spin, link.row().half(SENDER)),
             wanted: WantedRoom::default(),
-            second_ring: own.second_ring,
+            second_ring: SecondRing::due(own.second_ring),
             inline_max: inline_max as usize,
             announced: AnnouncedSegments::default(),
             passed: 0,
@@ -611,6 +613,14 @@ impl Sender {
         let mut attempts = 0;
         loop {
             match deadline {
+                Some(deadline) if self.second_ring.is_some() && !self.fits(full) => {
+                    // No position that the peer publishes makes room.
+                    self.await_socket(deadline)?;
+                    if self.move_for(full)? {
+                        return self.find_room(header, patience);
+                    }
+                    continue;
+                }
                 Some(deadline) => self.await_room(full.needed, deadline)?,
                 None if attempts == 0 && self.link.by_descriptor() => {
                     self.arm_for_ring(header)?;

@@ -299,14 +299,15 @@ impl ControlSocket {
         }
     }
 
-    /// Returns the second ring of the peer, whole. Reads the socket as [`segment`](Self::segment) does.
+    /// Returns the second ring of the peer, whole. Reads the socket as [`segment`](Self::segment) does, for more packets: no record
+    /// has told of those before it.
     ///
     /// # Errors
     ///
     /// [`Fault::UnknownSegment`]: it has not come, or was taken.
     pub(crate) fn take_ring(&mut self, socket: &OwnedFd) -> Result<PeerMapping> {
         if self.share.is_none() {
-            self.take_for_record(socket, |socket| socket.ring.is_some())?;
+            self.take_for_record(socket, 2 * PACKETS, |socket| socket.ring.is_some())?;
         }
         self.ring.take().ok_or(Fault::UnknownSegment { segment: 0 }.into())
     }
@@ -349,20 +350,21 @@ impl ControlSocket {
         if self.share.is_none() {
             let end = first.saturating_add(count as u64);
             self.window = 0;
-            self.take_for_record(socket, |socket| socket.passed.reaches(end))?;
+            self.take_for_record(socket, PACKETS, |socket| socket.passed.reaches(end))?;
         }
         Ok(self.passed.take(first, count)?)
     }
 
-    /// Takes at most [`PACKETS`] packets until `has_come`, and counts the segment of the last one to its end. The parts of a
+    /// Takes at most `most` packets until `has_come`, and counts the segment of the last one to its end. The parts of a
     /// segment are no packets: an honest one has as many as it is long.
     fn take_for_record(
         &mut self,
         socket: &OwnedFd,
+        most: u32,
         has_come: impl Fn(&Self) -> bool,
     ) -> Result<()> {
         let mut packets = 0;
-        while !has_come(self) && (packets < PACKETS || self.counting.is_some()) {
+        while !has_come(self) && (packets < most || self.counting.is_some()) {
             packets += u32::from(self.counting.is_none());
             if !self.take_one(socket)? {
                 break;
@@ -406,7 +408,7 @@ impl ControlSocket {
     fn arrived(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arrived> {
         // With a share of time, `fetch` has read the socket. A record that names another segment now was rewritten.
         if self.share.is_none() {
-            self.take_for_record(socket, |socket| socket.segments.contains_key(&segment))?;
+            self.take_for_record(socket, PACKETS, |socket| socket.segments.contains_key(&segment))?;
         }
         let found = self.segments.get(&segment).cloned();
         found.ok_or(Fault::UnknownSegment { segment }.into())

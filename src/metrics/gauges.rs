@@ -51,10 +51,15 @@ pub(super) const LEVELS: &[Gauge] = &[
         join: u64::saturating_add,
         tell: |look, tell| {
             for (row, told, capacity) in queues(look) {
-                // The peer's word, and a count that can be some messages old. Positions in two rings lie further apart than the
-                // bytes.
-                let used = row.sender.written.wrapping_sub(told);
-                tell(Series::of(row), if used <= u64::MAX / 2 { used.min(capacity) } else { 0 });
+                // The peer's word, and a count that can be some messages old.
+                let written = row.sender.written;
+                let used = written.wrapping_sub(told);
+                let is_told_later = used > u64::MAX / 2;
+                // The peer has not come to the second ring, where the next multiple is the first position.
+                let second =
+                    || written.saturating_sub(told.saturating_add(1).next_multiple_of(capacity));
+                let used = if used > capacity { second().min(capacity) } else { used };
+                tell(Series::of(row), if is_told_later { 0 } else { used });
             }
         },
     },

@@ -30,6 +30,7 @@ mod piece;
 // The folder is named after its chief object.
 #[expect(clippy::module_inception)]
 mod pool;
+mod processor;
 mod ready;
 mod shared;
 #[cfg(test)]
@@ -42,5 +43,6 @@ pub(crate) use holders::Holder;
 pub(crate) use limits::{Exhausted, Lacking, LoanLimit, PoolOptions};
 pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
 pub(crate) use pool::Pool;
+pub(crate) use processor::has_grouped_caches;
 pub(crate) use ready::{Prepared, Ready};
 pub(crate) use shared::{SharedBlock, Users};

@@ -118,7 +118,7 @@ pub struct Stats {
     /// batch packs it.
     pub send_queue: u64,
     /// Bytes of the peer's ring that wait to be received: 0 to the peer's capacity. [`Connection::stats`] visits each
-    /// of these records.
+    /// of these records. Those behind a move of the peer to a longer ring count once this side has come there.
     pub recv_queue: u64,
     /// Blocks of this process's pool that the peer has not returned: long messages and tensors, also those that the
     /// peer has not received.

@@ -96,13 +96,14 @@ pub(super) fn establish(
     (ours, theirs, charges): Sides,
 ) -> Result<Established> {
     let Ours { hello, mapping, ring, inode, .. } = ours;
-    let node = options.node_of_receiver(theirs.hello.numa_node);
-    if let Some(node) = node
-        && let Err(error) = mapping.bind_to_node(node)
-    {
+    let node = options.node_of_receiver(theirs.hello.numa_node).filter(|node| {
+        let bound = mapping.bind_to_node(*node);
         // Only the peer vouches for the node, and the link works without it.
-        tracing::debug!(error = format_args!("{error:#}"), node, "the ring stays where it is");
-    }
+        if let Err(error) = &bound {
+            tracing::debug!(error = format_args!("{error:#}"), node, "the ring stays where it is");
+        }
+        bound.is_ok()
+    });
     let terms = Terms {
         max_message: hello.max_message.min(theirs.hello.max_message),
         own: hello.extents(),

@@ -18,7 +18,7 @@ use crate::link::control_socket::ControlSocket;
 use crate::link::env::ChannelOptions;
 use crate::link::share::PeerProcess;
 use crate::patience::after;
-use crate::pool::{LoanLimit, PoolOptions};
+use crate::pool::{LoanLimit, PoolOptions, has_grouped_caches};
 use crate::shm::{Backing, MappedSegments, page_size};
 use crate::wake::{Spin, SpinPolicy};
 
@@ -40,7 +40,7 @@ const FIRST_RING: u64 = 16 << 10;
 /// CPUs share a cache, a round trip of 64 KiB takes longer with half as much and with twice as much.
 const POOL_FOOTPRINT: u64 = 2 << 20;
 
-/// The default of [`Options::pool_far_footprint`], in bytes. Source: the same page.
+/// The default of [`Options::pool_far_footprint`] where cores have several last-level caches, in bytes. Source: the same page.
 const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
 
 /// Options of a [`Context`](crate::Context); every one has a default.
@@ -64,7 +64,7 @@ pub struct Options {
     pool_quota: u64,
     loan_limit: Option<LoanLimit>,
     pool_footprint: u64,
-    pool_far_footprint: u64,
+    pool_far_footprint: Option<u64>,
     peer_pool_limit: u64,
     backlog_limit: usize,
     write_limit: usize,
@@ -90,7 +90,7 @@ impl Default for Options {
             pool_quota: 2 << 30,
             loan_limit: None,
             pool_footprint: POOL_FOOTPRINT,
-            pool_far_footprint: POOL_FAR_FOOTPRINT,
+            pool_far_footprint: None,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
             write_limit: 64 << 20,
@@ -297,9 +297,9 @@ impl Options {
     }
 
     /// Bytes of each block size that rotate while the peers' cores share no cache with this side's, which is measured.
-    /// Default 32 MiB. A value below [`pool_footprint`](Self::pool_footprint) counts as that one.
+    /// Default 32 MiB on AMD's processors, whose cores have several last-level caches, otherwise `pool_footprint`. A value below [`pool_footprint`](Self::pool_footprint) counts as that one.
     pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
-        self.pool_far_footprint = bytes;
+        self.pool_far_footprint = Some(bytes);
         self
     }
 
@@ -481,11 +481,18 @@ impl Options {
         Backing { huge_pages: self.huge_pages, prefault: self.prefault, node }
     }
 
+    /// Returns the bytes that rotate while the peers are far.
+    fn far_footprint(&self) -> u64 {
+        let default =
+            || if has_grouped_caches() { POOL_FAR_FOOTPRINT } else { self.pool_footprint };
+        self.pool_far_footprint.unwrap_or_else(default)
+    }
+
     pub(crate) fn pool(&self) -> PoolOptions {
         PoolOptions {
             quota: self.pool_quota,
             footprint: self.pool_footprint,
-            far_footprint: self.pool_far_footprint,
+            far_footprint: self.far_footprint(),
             loans: self.loan_limit.unwrap_or(LoanLimit {
                 blocks: LoanLimit::MOST,
                 bytes: self.pool_quota / LoanLimit::PART,

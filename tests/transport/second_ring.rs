@@ -4,6 +4,7 @@
 use std::os::fd::AsFd;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use rustix::fs::SealFlags;
 
@@ -473,4 +474,91 @@ fn a_sender_that_sleeps_for_room_in_its_second_ring_is_woken() {
         assert_eq!(receive(&mut far), [9; 56]);
         sending.join().unwrap();
     });
+}
+
+/// Fills the queue of the peer's socket with wake-ups, and reads nothing. Returns the peer's position.
+fn fill_socket(link: &mut Connection, peer: &RawPeer) -> u64 {
+    let mut position = 0;
+    for epoch in 1..600u64 {
+        peer.own.store(raw::RECEIVER_STATE, epoch << 3 | 2);
+        link.sender().try_send(&[1; 8]).unwrap();
+        position += 64;
+        peer.position(position);
+    }
+    peer.own.store(raw::RECEIVER_STATE, 0);
+    position
+}
+
+fn count_rings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("slipring.ring")).count()
+}
+
+#[test]
+fn a_peer_that_reads_no_packets_costs_one_ring() {
+    alone("a_peer_that_reads_no_packets_costs_one_ring", || {
+        let mut stage = Stage::new(Options::new());
+        let (mut link, peer) = stage.link();
+        fill_socket(&mut link, &peer);
+        let filled = fill(&mut link, &[7; 56]);
+        assert!(filled < FIRST, "{filled} bytes");
+        let before = count_rings();
+        for _ in 0..1000 {
+            assert!(link.sender().try_send(&[7; 56]).is_err());
+        }
+        assert_eq!(count_rings(), before);
+        stage.is_undisturbed();
+    });
+}
+
+#[test]
+fn what_is_longer_than_the_first_ring_waits_for_the_socket() {
+    let mut stage = Stage::new(Options::new());
+    let (mut link, peer) = stage.link();
+    fill_socket(&mut link, &peer);
+    let mut batch = link.sender().batch().unwrap();
+    let full = (0..100).find_map(|_| batch.try_push(&[7; 1000]).err()).unwrap();
+    assert!(matches!(full, TrySendError::Full { .. }), "{full}");
+    drop(batch);
+    let mut set = TensorSet::new();
+    for index in 0..250u32 {
+        set.insert(&format!("{index:060}"), Tensor::from_slice([1], &[index]).unwrap()).unwrap();
+    }
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| link.sender().send_tensors_deadline(&set, soon()));
+        thread::sleep(Duration::from_millis(50));
+        // The ring is empty, and no position makes room.
+        let mut packet = [0; 128];
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        while !sending.is_finished() {
+            let _ = rustix::net::recv(&peer.socket, &mut packet, flags);
+        }
+        sending.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_ring_comes_behind_all_packets_that_no_record_has_told_of() {
+    let stage = &mut Stage::new(Options::new());
+    for wakes in [0, 95, 96, 128] {
+        let (mut link, mut peer) = stage.link_with(movable());
+        for number in 0..32 {
+            peer.send_segment(number, page());
+        }
+        for _ in 0..wakes {
+            raw::send(&peer.socket, &raw::wake_packet(1), &[]).unwrap();
+        }
+        let ring = peer.send_ring();
+        peer.move_to(ring);
+        peer.say(b"two");
+        assert_eq!(receive(&mut link), b"two", "{wakes} wake-ups");
+    }
+}
+
+#[test]
+fn a_node_that_cannot_be_bound_costs_no_ring() {
+    let mut stage = Stage::new(Options::new().numa_of_receiver(true));
+    let (mut link, _peer) = stage.link_with(Hello { numa_node: 900, ..Hello::honest() });
+    let filled = fill(&mut link, &[7; 56]);
+    assert!(filled > 900_000, "{filled} bytes");
 }

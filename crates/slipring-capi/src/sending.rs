@@ -203,7 +203,10 @@ impl Sending {
 
     /// Starts a batch.
     pub(crate) fn begin(&mut self) -> Answer {
-        let _batch = self.sender()?.batch()?;
+        let sender = self.sender()?;
+        // The caller may write several rooms at a time, and they must not move.
+        sender.settle_ring();
+        let _batch = sender.batch()?;
         self.open = Open::Batch;
         Ok(())
     }

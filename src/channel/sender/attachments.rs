@@ -195,8 +195,7 @@ impl Sender {
         description: usize,
     ) -> Result<Header> {
         let len = envelope.len() + attachments * pooled::LEN + description;
-        let ring = self.producer.capacity().max(self.second_ring);
-        let max = crate::ring::largest_payload(ring).min(LONGEST);
+        let max = crate::ring::largest_payload(self.longest_ring()).min(LONGEST);
         if attachments > ATTACHMENTS {
             let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
             return Err(fault.into());

@@ -34,19 +34,29 @@ impl Sender {
     }
 
     fn post_descriptors(&mut self, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
-        let start = Instant::now();
         for fds in fds.chunks(MOST) {
             let packet = Packet::Descriptors { first: self.passed, count: fds.len() as u32 };
             while !self.link.post(&packet, fds)? {
-                if !socket::wait_writable(self.link.socket(), deadline)? {
-                    let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
-                    let peer = self.link.peer_name();
-                    return Err(late.waiting_for(format!("{peer} does not read its socket")));
-                }
+                self.await_socket(deadline)?;
             }
             self.passed += fds.len() as u64;
         }
         Ok(())
+    }
+
+    /// Waits for room on the socket.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`]
+    pub(crate) fn await_socket(&self, deadline: Instant) -> Result<()> {
+        let start = Instant::now();
+        if socket::wait_writable(self.link.socket(), deadline)? {
+            return Ok(());
+        }
+        let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
+        let peer = self.link.peer_name();
+        Err(late.waiting_for(format!("{peer} does not read its socket")))
     }
 
     /// Returns how many descriptors were sent.

@@ -309,7 +309,7 @@ impl Batch<'_> {
     #[cold]
     fn refuse(&self, len: usize, why: Result<Option<Full>, Fault>) -> TrySendError {
         let link = &self.sender.link;
-        let capacity = batch_limit(self.sender.producer.capacity());
+        let capacity = batch_limit(self.sender.longest_ring());
         let (len, max) = (len as u64, self.sender.inline_max as u64);
         let kind = match why {
             Err(fault) => return link.fail(fault).into(),

@@ -2,33 +2,47 @@
 //!
 //! 1. A link has one second ring a direction at most. The Hello tells its length.
 //! 2. Its segment is on the socket before the record that leads there is published.
-//! 3. A sender that cannot make it stays where it is.
+//! 3. A sender that cannot make it stays in the first ring for good. One whose peer leaves it no room on the socket keeps what
+//!    it has made, and tries again.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::channel::announced::Offered;
 use crate::channel::sender::Sender;
 use crate::error::Result;
 use crate::ring::{Full, batch_limit};
-use crate::shm::Segment;
+use crate::shm::{Area, Mapping, Segment};
+
+/// A ring to which a sender may move.
+pub(crate) struct SecondRing {
+    /// Its length in bytes.
+    capacity: u64,
+    made: Option<(Mapping, Area, OwnedFd)>,
+}
+
+impl SecondRing {
+    /// Returns the ring that a Hello has told of, if its length is not 0.
+    pub(super) fn due(capacity: u64) -> Option<Box<Self>> {
+        (capacity > 0).then(|| Box::new(Self { capacity, made: None }))
+    }
+}
 
 impl Sender {
-    /// Goes on in the second ring, if there is one and this half has not moved there. Returns whether it did: then `full` has
-    /// room. A batch that is being written moves, too.
+    /// Goes on in the second ring, if there is one and this half has not moved there. Returns whether it did: then what found the
+    /// ring `full` has room. A batch that is being written moves, too.
     ///
     /// # Errors
     ///
     /// The second ring cannot be made, and the ring is shorter than what has no room.
     #[cold]
     pub(crate) fn move_for(&mut self, full: Full) -> Result<bool> {
-        let fits = full.needed <= batch_limit(self.producer.capacity());
-        if self.second_ring == 0 {
+        if self.second_ring.is_none() {
             return Ok(false);
         }
         match self.move_ring() {
             Ok(is_moved) => Ok(is_moved),
-            Err(error) if fits => {
-                self.second_ring = 0;
+            Err(error) if self.fits(full) => {
+                self.second_ring = None;
                 tracing::debug!(error = format_args!("{error:#}"), "the ring stays short");
                 Ok(false)
             }
@@ -36,15 +50,42 @@ impl Sender {
         }
     }
 
+    /// Returns whether what found no room fits into this ring.
+    pub(crate) fn fits(&self, full: Full) -> bool {
+        full.needed <= batch_limit(self.producer.capacity())
+    }
+
+    /// Returns the length of the longest ring that this half may come to, in bytes.
+    pub(crate) fn longest_ring(&self) -> u64 {
+        let second = self.second_ring.as_ref().map_or(0, |ring| ring.capacity);
+        self.producer.capacity().max(second)
+    }
+
+    /// Moves now or never. The rooms of a batch stay where they are from now on, also while the caller writes several.
+    #[doc(hidden)]
+    pub fn settle_ring(&mut self) {
+        if self.second_ring.is_some() {
+            let _ = self.move_ring();
+            self.second_ring = None;
+        }
+    }
+
     /// Returns `false` if the socket takes no packet now.
     fn move_ring(&mut self) -> Result<bool> {
-        let capacity = self.second_ring;
-        let len = capacity as usize;
-        let segment = Segment::create("slipring.ring", (len, 0), self.link.terms().backing)?;
-        let (mapping, mut ring, fd) = segment.into_parts(0);
-        if self.announced.offer_ring(&self.link, capacity, fd.as_fd())? != Offered::Known {
+        let Self { second_ring, link, announced, .. } = self;
+        let Some(second) = second_ring else { return Ok(false) };
+        let capacity = second.capacity;
+        if second.made.is_none() {
+            let lens = (capacity as usize, 0);
+            let segment = Segment::create("slipring.ring", lens, link.terms().backing)?;
+            second.made = Some(segment.into_parts(0));
+        }
+        let Some((_, _, fd)) = &second.made else { return Ok(false) };
+        if announced.offer_ring(link, capacity, fd.as_fd())? != Offered::Known {
             return Ok(false);
         }
+        let Some((mapping, mut ring, _)) = second.made.take() else { return Ok(false) };
+        self.second_ring = None;
         let batch = self.producer.find_batch(&self.batch);
         if let Some((start, len)) = batch {
             ring.put(0, self.ring.bytes(start, len));
@@ -56,7 +97,6 @@ impl Sender {
             self.producer.start(&mut self.batch);
         }
         self.ring = ring;
-        self.second_ring = 0;
         self.announce()?;
         Ok(true)
     }
