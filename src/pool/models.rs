@@ -335,11 +335,11 @@ fn in_passing() {
         let CachedSegment { pool, id, .. } = &lender;
         let mut promise = pool.promise(*id);
         let mut lend = |value| {
-            let mut block = pool.alloc_for(BLOCK, *id).expect("memory").ok()?;
+            let block = pool.alloc_for(BLOCK, *id).expect("memory").ok()?;
             let next = promise.take().or_else(|| pool.promise(*id))?;
             let loan = next.loan(block.place()?);
             lender.contents.store(content(&loan), value, Ordering::Relaxed);
-            promise = pool.enter(&mut block, *id, next, || ());
+            promise = pool.enter_shared(&block.share()?, *id, next, || ());
             Some(loan)
         };
         let first = lend(1).expect("a block is free");

@@ -170,7 +170,8 @@ impl Pool {
         self.lock().enter(id, promise, || block.take().map(Loaned::Sole), revoke)
     }
 
-    /// Enters a loan as [`enter`](Self::enter) does, of a block that others may hold too.
+    /// Enters a loan as [`enter`](Self::enter) does, of a block that others may hold too, and takes back one or two old ones. A
+    /// block that moves to the peer comes back later: the pool then takes back many at once.
     #[inline]
     pub(crate) fn enter_shared(
         &self,
@@ -184,7 +185,9 @@ impl Pool {
             revoke();
             shared.lose();
         };
-        self.lock().enter(id, promise, || Some(Loaned::Shared(shared.clone())), closed)
+        let mut tables = self.lock();
+        tables.reclaim_few(id);
+        tables.enter(id, promise, || Some(Loaned::Shared(shared.clone())), closed)
     }
 
     /// Enters a loan as [`enter`](Self::enter) does, and puts a block of the same class [ready](Self::ready) if the next

@@ -329,7 +329,6 @@ impl Tables {
             closed();
             return None;
         }
-        self.reclaim_few(id);
         self.enter_loan(id, promise, loaned()?);
         self.promise(id)
     }
@@ -532,16 +531,16 @@ impl Tables {
     }
 
     /// Takes back a little of what one borrower has returned.
-    #[inline(always)]
-    fn reclaim_few(&mut self, id: BorrowerId) {
-        let Some(account) = self.accounts[id.index()].as_mut() else { return };
-        let before = account.bytes();
-        account.reclaim_few(|piece| self.coming.push(piece));
-        self.holders.subtract(account.holder(), before - account.bytes());
-        if !self.coming.is_empty() {
-            let back = std::mem::take(&mut self.coming);
-            self.take_back(back);
+    #[inline]
+    pub(super) fn reclaim_few(&mut self, id: BorrowerId) {
+        let mut back = std::mem::take(&mut self.coming);
+        if let Some(account) = self.account(id) {
+            let before = account.bytes();
+            account.reclaim_few(|piece| back.push(piece));
+            let (holder, returned) = (account.holder(), before - account.bytes());
+            self.holders.subtract(holder, returned);
         }
+        self.take_back(back);
     }
 
     /// Takes back what all borrowers have returned.
