@@ -179,7 +179,7 @@ typedef enum {
 
 // What slipring_options_set() sets.
 typedef enum {
-  // Bytes of the ring that this side writes: a power of two from one page to 1 GiB. 64 KiB.
+  // Bytes of the ring that this side writes: a power of two from one page to 1 GiB. 1 MiB, of which a link begins with 16 KiB.
   SLIPRING_OPTION_RING_CAPACITY = 1,
   // The longest message in bytes; the smaller value of both sides counts. 1 GiB.
   SLIPRING_OPTION_MAX_MESSAGE = 2,
@@ -543,7 +543,7 @@ extern "C" {
 #endif // __cplusplus
 
 // Starts a batch: messages that become visible together, at the cost of one publication. slipring_publish() sends
-// it, and slipring_discard() drops it.
+// it, and slipring_discard() drops it. The first batch of a connection takes the ring's whole length.
 //
 // SLIPRING_WRONG_STATE: a message is reserved, or a batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
 // SLIPRING_PEER_FAULT, SLIPRING_FORKED.

@@ -10,7 +10,7 @@ use crate::sending::Sending;
 use crate::status::slipring_status;
 
 /// Starts a batch: messages that become visible together, at the cost of one publication. slipring_publish() sends
-/// it, and slipring_discard() drops it.
+/// it, and slipring_discard() drops it. The first batch of a connection takes the ring's whole length.
 ///
 /// SLIPRING_WRONG_STATE: a message is reserved, or a batch is open. SLIPRING_PEER_CLOSED, SLIPRING_PEER_DIED,
 /// SLIPRING_PEER_FAULT, SLIPRING_FORKED.

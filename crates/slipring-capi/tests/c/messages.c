@@ -273,6 +273,23 @@ static void batches(void) {
         CHECK(message.len == strlen(wanted[at]) && memcmp(message.data, wanted[at], message.len) == 0);
         OK(slipring_release(far));
     }
+    /* More than the first ring holds, written after all rooms are there. */
+    enum { ROOMS = 100, LEN = 1000 };
+    void *rooms[ROOMS];
+    OK(slipring_batch_begin(near));
+    for (int at = 0; at < ROOMS; at++) {
+        OK(slipring_batch_reserve(near, LEN, HANG, &rooms[at]));
+    }
+    for (int at = 0; at < ROOMS; at++) {
+        memset(rooms[at], at, LEN);
+    }
+    OK(slipring_publish(near));
+    for (int at = 0; at < ROOMS; at++) {
+        OK(slipring_peek(far, HANG, &message));
+        const unsigned char *bytes = message.data;
+        CHECK(message.len == LEN && bytes[0] == at && bytes[LEN - 1] == at);
+        OK(slipring_release(far));
+    }
     OK(slipring_batch_begin(near));
     OK(slipring_batch_push(near, "never", 5, SLIPRING_DEFAULT));
     OK(slipring_discard(near));
