@@ -27,6 +27,7 @@ pub(crate) mod metadata;
 mod models;
 pub(crate) mod pipeline;
 pub(crate) mod readiness;
+pub(crate) mod second_ring;
 pub(crate) mod segment_cache;
 pub(crate) mod sender;
 #[cfg(feature = "traces")]

@@ -5,27 +5,12 @@
 //! 3. A sender that cannot make it stays in the first ring for good. One whose peer leaves it no room on the socket keeps what
 //!    it has made, and tries again.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use crate::channel::announced::Offered;
 use crate::channel::sender::Sender;
 use crate::error::Result;
 use crate::ring::{Full, batch_limit};
-use crate::shm::{Area, Mapping, Segment};
-
-/// A ring to which a sender may move.
-pub(crate) struct SecondRing {
-    /// Its length in bytes.
-    capacity: u64,
-    made: Option<(Mapping, Area, OwnedFd)>,
-}
-
-impl SecondRing {
-    /// Returns the ring that a Hello has told of, if its length is not 0.
-    pub(super) fn due(capacity: u64) -> Option<Box<Self>> {
-        (capacity > 0).then(|| Box::new(Self { capacity, made: None }))
-    }
-}
 
 impl Sender {
     /// Goes on in the second ring, if there is one and this half has not moved there. Returns whether it did: then what found the
@@ -57,7 +42,7 @@ impl Sender {
 
     /// Returns the length of the longest ring that this half may come to, in bytes.
     pub(crate) fn longest_ring(&self) -> u64 {
-        let second = self.second_ring.as_ref().map_or(0, |ring| ring.capacity);
+        let second = self.second_ring.as_ref().map_or(0, |ring| ring.capacity());
         self.producer.capacity().max(second)
     }
 
@@ -74,18 +59,13 @@ impl Sender {
     fn move_ring(&mut self) -> Result<bool> {
         let Self { second_ring, link, announced, .. } = self;
         let Some(second) = second_ring else { return Ok(false) };
-        let capacity = second.capacity;
-        if second.made.is_none() {
-            let lens = (capacity as usize, 0);
-            let segment = Segment::create("slipring.ring", lens, link.terms().backing)?;
-            second.made = Some(segment.into_parts(0));
-        }
-        let Some((_, _, fd)) = &second.made else { return Ok(false) };
+        let capacity = second.capacity();
+        let (_, _, fd) = second.make(link.terms().backing)?;
         if announced.offer_ring(link, capacity, fd.as_fd())? != Offered::Known {
             return Ok(false);
         }
-        let Some((mapping, mut ring, _)) = second.made.take() else { return Ok(false) };
-        self.second_ring = None;
+        let made = second_ring.take().and_then(|second| second.take());
+        let Some((mapping, mut ring, _)) = made else { return Ok(false) };
         let batch = self.producer.find_batch(&self.batch);
         if let Some((start, len)) = batch {
             ring.put(0, self.ring.bytes(start, len));
