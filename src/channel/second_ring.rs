@@ -38,7 +38,7 @@ impl SecondRing {
     }
 
     /// Takes the ring that was made.
-    pub(crate) fn take(self: Box<Self>) -> Option<MadeRing> {
+    pub(crate) fn take(self) -> Option<MadeRing> {
         self.made
     }
 }
