@@ -57,6 +57,7 @@ impl Sender {
 
     /// Returns `false` if the socket takes no packet now.
     fn move_ring(&mut self) -> Result<bool> {
+        self.check()?;
         let Self { second_ring, link, announced, .. } = self;
         let Some(second) = second_ring else { return Ok(false) };
         let capacity = second.capacity();
