@@ -808,13 +808,15 @@ fn no_shared_memory_is_an_error_at_set_up() {
         let context = Context::new().unwrap();
         let (mut near, mut far) = pair_of(&context, &context);
         let name = unique_name();
-        let mut listener = context.listen(&name).unwrap();
+        // A context that has made a link may have a side for the next one.
+        let fresh = Context::new().unwrap();
+        let mut listener = fresh.listen(&name).unwrap();
         let resource = rustix::process::Resource::Fsize;
         let before = rustix::process::getrlimit(resource);
         let limit = rustix::process::Rlimit { current: Some(16 << 10), maximum: before.maximum };
         rustix::process::setrlimit(resource, limit).unwrap();
         let refused = ErrorKind::FileSizeLimit { bytes: 24 << 10, limit: 16 << 10 };
-        assert_eq!(kind(context.connect(&name)), refused);
+        assert_eq!(kind(fresh.connect(&name)), refused);
         assert!(listener.try_accept().is_ok());
         let met = kind(near.send(&[1; 100_000]));
         assert!(matches!(met, ErrorKind::FileSizeLimit { limit: 16384, .. }), "{met:?}");
