@@ -286,7 +286,7 @@ fn deadline(returns: bool) {
             (Arc::new(LinkRegistry::new(pool.clone(), grace)), Arc::new(HealthWord::new()));
         registry.enter(borrower, HOLDER, health_word.clone());
         let now = Instant::now();
-        assert!(registry.limit(borrower, now, 1), "it is the first");
+        assert!(registry.limit(borrower, now, || 1), "it is the first");
         let watching = {
             let registry = registry.clone();
             thread::spawn(move || {
