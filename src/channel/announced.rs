@@ -31,7 +31,7 @@ struct Sent {
 impl Sent {
     /// Returns whether a reader at position `reader` has yet to read a record that names the segment.
     fn is_due(&self, reader: u64) -> bool {
-        // Both positions lie close to each other, beside 2^64, so the difference is right where they wrap around.
+        // Both positions lie less than 2^63 apart, so the difference is right where they wrap around.
         self.named.is_some_and(|named| reader.wrapping_sub(named).wrapping_sub(1) > u64::MAX / 2)
     }
 }
@@ -140,19 +140,15 @@ impl AnnouncedSegments {
         Ok(sent)
     }
 
-    /// Announces the second ring of this side. A record tells of it.
-    pub(crate) fn offer_ring(
-        &mut self,
-        link: &Link,
-        len: u64,
-        fd: BorrowedFd<'_>,
-    ) -> Result<Offered> {
-        if !link.post(&Packet::Segment { segment: 0, len, content: Content::Ring }, &[fd])? {
-            return Ok(Offered::NoRoom);
+    /// Announces the second ring of this side, of which a record tells next. Returns `false` if the socket takes no packet now.
+    pub(crate) fn offer_ring(&mut self, link: &Link, len: u64, fd: BorrowedFd<'_>) -> Result<bool> {
+        let ring = Packet::Segment { segment: 0, len, content: Content::Ring };
+        let is_sent = link.post(&ring, &[fd])?;
+        if is_sent {
+            // The reader of that record reads all packets before the ring's.
+            self.packets_announced();
         }
-        // Its reader reads all packets before it.
-        self.packets_announced();
-        Ok(Offered::Known)
+        Ok(is_sent)
     }
 
     /// Retires segments one by one until there is `enough` room. The peer may unmap them.

@@ -265,7 +265,7 @@ impl Inbox {
         is_held
     }
 
-    /// Prepares for a loan like the last one, while nothing else is to be done.
+    /// Prepares the loan of the next tensor. The receiver does so before it polls, when nothing waits for it.
     #[inline(always)]
     fn prepare_loan(&mut self) {
         if let Some((segment, slot)) = self.last_loan.take() {

@@ -52,6 +52,7 @@ const ISSUES_MEMBARRIER: u32 = 1;
 
 /// A flag of a segment packet: the segment is sealed against writing.
 const FROZEN: u32 = 1;
+/// Another one: the segment is the second ring.
 const RING: u32 = 2;
 
 /// The `numa_node` of a side that does not know its node.

@@ -596,28 +596,29 @@ impl ControlSocket {
     /// Maps a segment.
     fn attach(&mut self, counting: Counting) -> Result<()> {
         let Counting { segment, len: whole, fd, content, done } = counting;
-        let (len, extents) = (whole as u64, (whole, done == whole));
+        let (len, is_whole) = (whole as u64, done == whole);
         let charge = |resource, amount| self.account.charge(resource, amount);
         let mappings = if content == Content::Ring { RING_MAPPINGS } else { 1 };
         let charges = [charge(Resource::Mappings, mappings)?, charge(Resource::MappedBytes, len)?];
         let arrived = match content {
             Content::Frozen => {
                 let charges = (charges, charge(Resource::Descriptors, 1)?);
-                let frozen = Frozen::attach(fd, whole, extents.1)?;
+                let frozen = Frozen::attach(fd, whole, is_whole)?;
                 frozen.count(charges);
                 Arrived::Frozen(FrozenBlock::new(frozen, ()))
             }
             Content::Blocks => {
                 let (peer, mapped) = &self.mapped;
-                let mapped = mapped.attach(*peer, &fd, extents, self.prefault, charges)?;
+                let mapped =
+                    mapped.attach(*peer, &fd, (whole, is_whole), self.prefault, charges)?;
                 fd.close_mapped();
                 Arrived::Pool(Arc::new(PoolSegment { mapped }))
             }
             Content::Ring => {
-                let ring = PeerSegment::attach(&fd, extents, 0, self.prefault)?.mapping().clone();
+                let ring = PeerSegment::attach(&fd, (whole, is_whole), 0, self.prefault)?;
                 fd.close_mapped();
-                ring.count(charges);
-                self.ring = Some(ring);
+                ring.mapping().count(charges);
+                self.ring = Some(ring.mapping().clone());
                 return Ok(());
             }
         };

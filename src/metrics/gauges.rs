@@ -52,14 +52,7 @@ pub(super) const LEVELS: &[Gauge] = &[
         tell: |look, tell| {
             for (row, told, capacity) in queues(look) {
                 // The peer's word, and a count that can be some messages old.
-                let written = row.sender.written;
-                let used = written.wrapping_sub(told);
-                let is_told_later = used > u64::MAX / 2;
-                // The peer has not come to the second ring, where the next multiple is the first position.
-                let second =
-                    || written.saturating_sub(told.saturating_add(1).next_multiple_of(capacity));
-                let used = if used > capacity { second().min(capacity) } else { used };
-                tell(Series::of(row), if is_told_later { 0 } else { used });
+                tell(Series::of(row), used(row.sender.written, told, capacity));
             }
         },
     },
@@ -248,4 +241,39 @@ fn pools(look: &Look) -> impl Iterator<Item = &Snapshot> {
 /// Returns what a publisher and its sides of subscriptions have in common.
 fn topic(row: &Snapshot) -> (u64, &[u8]) {
     (row.context, &row.address)
+}
+
+/// Returns the bytes of a ring that the peer has not given back, from the positions of both.
+fn used(written: u64, told: u64, capacity: u64) -> u64 {
+    match written.wrapping_sub(told) {
+        used if used <= capacity => used,
+        // The page is behind what the peer has just told.
+        used if used > u64::MAX / 2 => 0,
+        // The peer has not come to the second ring, which starts at the next multiple of its length.
+        _ => {
+            let start = told.checked_next_multiple_of(capacity).unwrap_or(written);
+            written.saturating_sub(start).min(capacity)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::used;
+
+    const CAPACITY: u64 = 1 << 20;
+
+    #[test]
+    fn positions_tell_how_full_a_ring_is() {
+        assert_eq!(used(128, 64, CAPACITY), 64);
+        assert_eq!(used(64, 128, CAPACITY), 0, "the page is behind");
+        assert_eq!(used(CAPACITY + 640, 128, CAPACITY), 640, "in the second ring");
+        assert_eq!(used(2 * CAPACITY, CAPACITY, CAPACITY), CAPACITY);
+        // Whatever the peer tells.
+        for told in [1, CAPACITY - 1, u64::MAX / 2, u64::MAX - CAPACITY, u64::MAX - 1, u64::MAX] {
+            for written in [0, 1, 3 * CAPACITY, u64::MAX] {
+                assert!(used(written, told, CAPACITY) <= CAPACITY, "{written}, {told}");
+            }
+        }
+    }
 }

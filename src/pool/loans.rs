@@ -379,8 +379,8 @@ impl Account {
         self.show();
     }
 
-    /// Takes back one or two of the oldest loans if they are returned. The sender of a shared block calls this while its message is under way: a pass
-    /// over all loans takes microseconds. It does not read the words of the newest loans, as
+    /// Takes back one or two of the oldest loans if they are returned. The sender of a shared block calls this while its
+    /// message is under way: a pass over all loans takes microseconds. It does not read the words of the newest loans, as
     /// [`reclaim_oldest`](Self::reclaim_oldest).
     pub(super) fn reclaim_few(&mut self, mut back: impl FnMut(BoxedPiece)) {
         let Self { borrower, slots, free, out, bytes, .. } = self;

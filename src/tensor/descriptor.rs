@@ -242,7 +242,8 @@ pub(super) fn to_words(dtype: DType, shape: &Shape) -> Option<([u64; SINGLE], us
 }
 
 /// Decodes a short description of a tensor of `bytes` bytes. Returns `None` if it has another form or is impossible, as
-/// [`Descriptor::decode`] and [`check_len`] find. Each half of a word has an index that the compiler knows, so that none of them goes through memory.
+/// [`Descriptor::decode`] and [`check_len`] find. Each half of a word has an index that the compiler knows, so that none of
+/// them goes through memory.
 #[inline(always)]
 pub(super) fn of_words(words: [u64; SINGLE], len: usize, bytes: u64) -> Option<(DType, Shape)> {
     const MOST: usize = 2 * SINGLE - 1;

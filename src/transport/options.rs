@@ -232,8 +232,7 @@ impl Options {
         Self::default()
     }
 
-    /// Bytes of messages in the ring that wait for the peer: the ring's length, a power of two from one page to 1 GiB. Default
-    /// 1 MiB.
+    /// Bytes of the ring that this side writes: a power of two from one page to 1 GiB. Default 1 MiB.
     ///
     /// A link begins with a ring of 16 KiB, or of four messages of [`inline_max`](Self::inline_max). When that ring is full for
     /// the first time, this side goes on in one of the whole length. With [`prefault`](Self::prefault) it begins with the
@@ -297,7 +296,8 @@ impl Options {
     }
 
     /// Bytes of each block size that rotate while the peers' cores share no cache with this side's, which is measured.
-    /// Default 32 MiB on AMD's processors, whose cores have several last-level caches, otherwise `pool_footprint`. A value below [`pool_footprint`](Self::pool_footprint) counts as that one.
+    /// Default 32 MiB on AMD's processors, whose cores have several last-level caches, otherwise
+    /// [`pool_footprint`](Self::pool_footprint). A value below that one counts as that one.
     pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
         self.pool_far_footprint = Some(bytes);
         self

@@ -24,7 +24,7 @@ fn capacity(work: Work, bytes: usize) -> usize {
     queue.max(4 * (bytes + 16))
 }
 
-/// A queue in memory, as no disk is to be waited for.
+/// Returns the options of a queue whose file lies in memory.
 fn options(name: &str, capacity: usize) -> Options {
     Options::new(name, capacity).with_path("/dev/shm")
 }

@@ -143,8 +143,7 @@ impl Medium {
         }
     }
 
-    /// Gives a queue the bytes that its users may choose, where it has no more by default. Without privileges the kernel
-    /// gives a pipe 1 MiB at most.
+    /// Lengthens a queue to the bytes that the work asks for. Without privileges the kernel gives a pipe 1 MiB at most.
     fn lengthen(self, work: Work, end: BorrowedFd<'_>) -> Outcome<()> {
         let Some(bytes) = self.asked(work) else { return Ok(()) };
         if self == Medium::Pipe {

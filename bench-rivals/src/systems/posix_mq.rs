@@ -153,7 +153,7 @@ fn owned(descriptor: libc::mqd_t) -> Outcome<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Whether the last call is to be made again.
+/// Returns the error of the last call, unless the caller makes the call again.
 fn passes() -> Outcome<()> {
     let error = Error::last_os_error();
     match error.kind() {

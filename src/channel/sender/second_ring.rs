@@ -7,7 +7,6 @@
 
 use std::os::fd::AsFd;
 
-use crate::channel::announced::Offered;
 use crate::channel::sender::Sender;
 use crate::error::Result;
 use crate::ring::{Full, batch_limit};
@@ -62,7 +61,7 @@ impl Sender {
         let Some(second) = second_ring else { return Ok(false) };
         let capacity = second.capacity();
         let (_, _, fd) = second.make(link.terms().backing)?;
-        if announced.offer_ring(link, capacity, fd.as_fd())? != Offered::Known {
+        if !announced.offer_ring(link, capacity, fd.as_fd())? {
             return Ok(false);
         }
         let made = second_ring.take().and_then(|second| second.take());
