@@ -91,6 +91,9 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
     pub(crate) fn plain(&self, word: u64, max: u64) -> Option<Record> {
         // As in `peek`.
         Edge::Peek.acquire();
+        if let Some((header, lead)) = self.cursor.usual(word) {
+            return Some(Record { header, offset: self.next_header() + lead as usize });
+        }
         let header = self.cursor.judge_plain(word, max)?;
         Some(Record { header, offset: self.payload(header) })
     }

@@ -47,7 +47,12 @@ fn first_in(capacity: u64, end: u64) -> u64 {
 /// Returns the start of the record after the one at `position`.
 #[inline(always)]
 fn next(position: u64, header: Header, in_batch: bool) -> u64 {
-    let end = position.wrapping_add(lead(header, in_batch) + header.len());
+    align(position.wrapping_add(lead(header, in_batch) + header.len()), header)
+}
+
+/// Returns the start of the record after one with this header that ends at `end`.
+#[inline(always)]
+fn align(end: u64, header: Header) -> u64 {
     let unit = if header.is_tight() || header.more() { HEADER } else { LINE };
     end.wrapping_add(unit - 1) & !(unit - 1)
 }
@@ -136,6 +141,12 @@ impl ProducerCursor {
     #[inline(always)]
     pub(crate) fn next(position: u64, header: Header, in_batch: bool) -> u64 {
         next(position, header, in_batch)
+    }
+
+    /// Returns the start of the record after one with this header that ends at `end`.
+    #[inline(always)]
+    pub(crate) fn align(end: u64, header: Header) -> u64 {
+        align(end, header)
     }
 
     /// Returns the start of the payload of a record at `position`.
@@ -281,12 +292,25 @@ pub(crate) struct ConsumerCursor {
     /// The header word of the previous record, and the bytes of a record here that has the same one.
     last: u64,
     stride: u64,
+    /// The header of a plain message, and the bytes from it to its payload if it stands here: that of the previous record, or of
+    /// an empty message.
+    usual: Header,
+    usual_lead: u64,
 }
 
 impl ConsumerCursor {
     /// Returns a cursor at `start`, a multiple of the capacity.
     pub(crate) fn new(capacity: u64, start: u64) -> Self {
-        Self { capacity, position: start, published: start, promised: false, last: 0, stride: 0 }
+        Self {
+            capacity,
+            position: start,
+            published: start,
+            promised: false,
+            last: 0,
+            stride: 0,
+            usual: Header::EMPTY,
+            usual_lead: HEADER,
+        }
     }
 
     /// Returns a cursor at the start of a ring of `capacity` bytes that takes the place of this one.
@@ -318,6 +342,14 @@ impl ConsumerCursor {
     pub(crate) fn judge_plain(&self, word: u64, max: u64) -> Option<Header> {
         let header = Header::plain_from_word(word)?;
         (header.len() <= max).then_some(header)
+    }
+
+    /// Returns the header of the record at the position and the bytes from it to its payload, if its word is that of the plain
+    /// message before. Nothing that is returned depends on the load of the word, which takes as long as its line comes from the
+    /// writer's core: the processor predicts the branch, and loads the payload meanwhile.
+    #[inline(always)]
+    pub(crate) fn usual(&self, word: u64) -> Option<(Header, u64)> {
+        (word == self.usual.to_word()).then_some((self.usual, self.usual_lead))
     }
 
     /// Checks the word at the position. Returns `None` if no record is published yet.
@@ -362,6 +394,8 @@ impl ConsumerCursor {
         self.last = header.to_word();
         // The position is aligned as such a record leaves it.
         self.stride = next(0, header, self.promised);
+        self.usual = if header.is_plain() { header } else { Header::EMPTY };
+        self.usual_lead = lead(self.usual, self.promised);
     }
 
     /// Releases the record at the position if its header is that of the previous one, and no position is due to be published

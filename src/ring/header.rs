@@ -86,6 +86,9 @@ impl Header {
     /// of it.
     pub(crate) const POOLED_MESSAGE: Self = Self(Kind::Message as u64 | POOLED | 32 << 32);
 
+    /// The header of a message without bytes.
+    pub(crate) const EMPTY: Self = Self(Kind::Message as u64);
+
     /// The header of the record that the writer's second ring follows.
     pub(crate) const MOVED: Self = Self(Kind::Moved as u64);
 

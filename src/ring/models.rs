@@ -218,7 +218,7 @@ fn a_header_fails_without_peek() {
 fn batch() {
     loom::model(|| {
         let (mut writer, mut reader) = ends_on_second_lap();
-        let messages = [vec![10; 7], vec![], vec![20; 6]];
+        let messages = [vec![10; 7], vec![20; 3], vec![30; 3]];
         let pushed = messages.clone();
         let sending = thread::spawn(move || {
             let mut batch = BatchSlot::default();

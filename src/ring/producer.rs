@@ -236,6 +236,11 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         batch: &mut BatchSlot,
         header: Header,
     ) -> Result<Result<usize, Full>, Fault> {
+        if batch.newest.1 == header.to_word()
+            && let Some(offset) = self.push_alike(batch, header)
+        {
+            return Ok(Ok(offset));
+        }
         let position = batch.packed;
         let continues = batch.count > 0;
         let end = match self.cursor.fits_in_batch(position, header, continues) {
@@ -260,6 +265,24 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         batch.packed = ProducerCursor::next(position, header.with_more(), continues);
         batch.count += 1;
         Ok(Ok(self.payload(position, header, continues)))
+    }
+
+    /// Adds a record with the header of the newest one, if there is room. Returns the start of its payload.
+    #[inline(always)]
+    fn push_alike(&mut self, batch: &mut BatchSlot, header: Header) -> Option<usize> {
+        let (before, position) = (batch.newest.0, batch.packed);
+        let packed = position.wrapping_add(position.wrapping_sub(before));
+        let end = ProducerCursor::align(packed, header);
+        if end.wrapping_sub(self.cursor.head()) > self.cursor.free() {
+            return None;
+        }
+        self.own.store(before, header.with_more().to_word(), Ordering::Relaxed);
+        self.cursor.claim(end);
+        batch.newest.0 = position;
+        batch.packed = packed;
+        batch.end = end;
+        batch.count += 1;
+        Some(self.payload(position, header, true))
     }
 
     /// Stores the newest record's header with `more` added.

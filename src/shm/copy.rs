@@ -15,7 +15,7 @@
 
 use core::ptr::NonNull;
 
-pub(super) use access::{Origin, ask_line, load_byte, load_line, load_word};
+pub(super) use access::{Origin, ask_line, load_byte, load_line, load_word, store_line};
 use access::{copy_lines, store_byte, store_word};
 
 /// The length from which loops of vector moves are faster than words. Source: `benches/in_process.rs` (`copy_out`), Zen 4.
@@ -70,6 +70,22 @@ mod access {
     macro_rules! vector {
         ($instruction:literal) => {
             $instruction
+        };
+    }
+
+    /// A load of 8 bytes into the high half of a register that keeps its low half, in the encoding of this build.
+    #[cfg(target_feature = "avx")]
+    macro_rules! load_high {
+        ($to:literal, $from:literal) => {
+            concat!("vmovhps ", $to, ", ", $to, ", qword ptr ", $from)
+        };
+    }
+
+    /// A load of 8 bytes into the high half of a register that keeps its low half, in the encoding of this build.
+    #[cfg(not(target_feature = "avx"))]
+    macro_rules! load_high {
+        ($to:literal, $from:literal) => {
+            concat!("movhps ", $to, ", qword ptr ", $from)
         };
     }
 
@@ -163,6 +179,39 @@ mod access {
             asm!(
                 "mov qword ptr [{to}], {word}",
                 word = in(reg) word,
+                to = in(reg) to.as_ptr(),
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Copies a line by loads of 8 bytes and stores of 16. Wider loads would wait for stores of 8 that the caller has just done.
+    ///
+    /// # Safety
+    ///
+    /// The 64 bytes at `to` are mapped writable.
+    #[inline(always)]
+    pub(in crate::shm) unsafe fn store_line(to: NonNull<u8>, line: &[u8; 64]) {
+        // SAFETY: reads `line` and writes the bytes that the caller vouches for.
+        unsafe {
+            asm!(
+                vector!("movsd {a}, qword ptr [{from}]"),
+                vector!("movsd {b}, qword ptr [{from} + 16]"),
+                vector!("movsd {c}, qword ptr [{from} + 32]"),
+                vector!("movsd {d}, qword ptr [{from} + 48]"),
+                load_high!("{a}", "[{from} + 8]"),
+                load_high!("{b}", "[{from} + 24]"),
+                load_high!("{c}", "[{from} + 40]"),
+                load_high!("{d}", "[{from} + 56]"),
+                vector!("movups [{to}], {a}"),
+                vector!("movups [{to} + 16], {b}"),
+                vector!("movups [{to} + 32], {c}"),
+                vector!("movups [{to} + 48], {d}"),
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                from = in(reg) line.as_ptr(),
                 to = in(reg) to.as_ptr(),
                 options(nostack, preserves_flags),
             );
@@ -318,6 +367,22 @@ mod access {
         }
     }
 
+    /// Copies a line.
+    ///
+    /// # Safety
+    ///
+    /// The 64 bytes at `to` are mapped writable.
+    #[inline(always)]
+    pub(in crate::shm) unsafe fn store_line(to: NonNull<u8>, line: &[u8; 64]) {
+        let (words, _) = line.as_chunks::<8>();
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: inside of the 64 bytes that the caller vouches for.
+            let at = unsafe { to.add(index * 8) };
+            // SAFETY: as above.
+            unsafe { store_word(at, u64::from_ne_bytes(*word)) };
+        }
+    }
+
     /// Copies lines of 64 bytes. A byte in both ranges is read before it is written, or after: then its new value
     /// is copied.
     ///
@@ -449,6 +514,21 @@ mod access {
         }
     }
 
+    /// Copies a line.
+    ///
+    /// # Safety
+    ///
+    /// The 64 bytes at `to` are mapped writable.
+    pub(in crate::shm) unsafe fn store_line(to: NonNull<u8>, line: &[u8; 64]) {
+        let (words, _) = line.as_chunks::<8>();
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: inside of the 64 bytes that the caller vouches for.
+            let at = unsafe { to.add(index * 8) };
+            // SAFETY: as above.
+            unsafe { store_word(at, u64::from_ne_bytes(*word)) };
+        }
+    }
+
     /// Copies lines of 64 bytes. A byte in both ranges is read before it is written, or after: then its new value
     /// is copied.
     ///
@@ -484,7 +564,7 @@ mod access {
 #[inline(always)]
 pub(super) unsafe fn copy_out(origin: Origin, from: NonNull<u8>, out: &mut [u8]) {
     let mut done = 0;
-    if out.len() >= BULK {
+    if out.len() >= LINE {
         let lines = out.len() / LINE;
         // SAFETY: the caller vouches for the bytes to read; those to write are `out`'s, which is exclusive.
         unsafe { copy_lines(origin, from, NonNull::from(&mut *out).cast(), lines) };

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::shm::copy::ask_line;
+use crate::shm::copy::{ask_line, store_line};
 use crate::shm::discard::{LARGE, discard};
 use crate::shm::fork::Generation;
 use crate::shm::segment::most_freed;
@@ -490,8 +490,8 @@ impl Area {
         }
     }
 
-    /// As [`put`](Self::put), for up to 64 bytes, word by word: wider loads of bytes that the caller has just written with
-    /// narrow stores would stall. Returns `false` if there are more, or if they do not fit.
+    /// As [`put`](Self::put), for up to 64 bytes, which it loads [word by word](store_line). Returns `false` if there are more, or
+    /// if they do not fit.
     #[inline(always)]
     pub(crate) fn put_short(&mut self, offset: usize, from: &[u8]) -> bool {
         const SHORT: usize = 64;
@@ -499,6 +499,13 @@ impl Area {
         let fits = padded <= self.len && offset <= self.len - padded;
         if from.len() > SHORT || !fits || !offset.is_multiple_of(8) {
             return false;
+        }
+        if let Ok(line) = from.try_into() {
+            // SAFETY: just checked to lie inside of the area.
+            let to = unsafe { self.base.add(offset) };
+            // SAFETY: inside of the mapping; `&mut self` of the only area over these bytes excludes other references.
+            unsafe { store_line(to, line) };
+            return true;
         }
         let (words, tail) = from.as_chunks::<8>();
         let mut at = offset;

@@ -215,6 +215,63 @@ fn a_batch_becomes_visible_at_once() {
     assert_eq!(far.recv().unwrap().unwrap(), b"kept");
 }
 
+/// Lengths on both sides of each border of the layout: of a line, of a tight record, and of a word.
+const LENGTHS: [usize; 14] = [0, 1, 7, 8, 55, 56, 57, 63, 64, 65, 512, 513, 600, 4096];
+
+#[test]
+fn messages_of_one_length_after_another_arrive_in_batches_and_alone() {
+    for drained in [true, false] {
+        let (mut near, mut far) = pair(Options::new());
+        let mut buffer = Vec::new();
+        let message = |number: usize, len: usize| -> Vec<u8> {
+            (0..len).map(|index| (number * 31 + index * 7) as u8).collect()
+        };
+        // Each run begins with the length at which the one before has ended, and in a batch behind records of another length.
+        let runs = LENGTHS.iter().flat_map(|first| LENGTHS.map(|second| (*first, second)));
+        for (round, (first, second)) in runs.enumerate() {
+            let lens = [first, second, second, second, first, first, second];
+            let messages: Vec<_> = lens.iter().map(|len| message(round, *len)).collect();
+            let mut batch = near.sender().batch().unwrap();
+            messages.iter().for_each(|message| batch.push(message).unwrap());
+            batch.publish().unwrap();
+            messages.iter().for_each(|message| near.send(message).unwrap());
+            let expected = [&messages[..], &messages[..]].concat();
+            let mut seen = Vec::new();
+            if drained {
+                while seen.len() < expected.len() {
+                    far.receiver().drain(5, |_, bytes| seen.push(bytes.to_vec())).unwrap();
+                }
+            } else {
+                for _ in &expected {
+                    far.receiver().recv_into(&mut buffer).unwrap().unwrap();
+                    seen.push(buffer.clone());
+                }
+            }
+            assert!(seen == expected, "{first} and {second} bytes");
+        }
+        let (sent, received) = (near.stats().sent, far.stats().received);
+        assert_eq!((sent.messages, sent.bytes), (received.messages, received.bytes));
+    }
+}
+
+#[test]
+fn a_panic_in_a_drain_leaves_the_message_that_it_met() {
+    let (mut near, mut far) = pair(Options::new());
+    (0..4u8).for_each(|number| near.send(&[number]).unwrap());
+    let mut seen = Vec::new();
+    let panic = panic::catch_unwind(AssertUnwindSafe(|| {
+        far.receiver().drain(100, |_, bytes| {
+            assert_ne!(bytes.byte(0), 2, "as meant");
+            seen.push(bytes.byte(0));
+        })
+    }));
+    assert!(panic.is_err());
+    assert_eq!((seen, far.stats().received.messages), (vec![0, 1], 2));
+    assert_eq!(far.recv().unwrap().unwrap(), [2]);
+    assert_eq!(far.recv().unwrap().unwrap(), [3]);
+    assert_eq!(far.stats().received.messages, 4);
+}
+
 #[test]
 fn a_full_ring_says_so_and_has_room_after_a_receive() {
     let (mut near, mut far) = pair(Options::new().ring_capacity(4096));

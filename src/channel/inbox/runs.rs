@@ -1,49 +1,70 @@
-//! Runs of plain messages that are in the ring now: what holds for all of them is checked once.
+//! Runs of plain messages that are in the ring now: what holds for all of them is checked once, and counted once.
 
 use crate::channel::inbox::{Flow, Inbox, RecordHead};
-use crate::error::Result;
-use crate::ring::Record;
+use crate::ring::{Header, Record};
 use crate::shm::Bytes;
 
-/// A message that a caller looks at. If the caller panics, it stays the next one, as it was checked.
-struct Shown<'a> {
+/// A run of messages that a caller looks at, one after the other. If the caller panics, the message that it looks at stays
+/// the next one, as it was checked.
+struct Run<'a> {
     inbox: &'a mut Inbox,
-    head: RecordHead,
-    is_seen: bool,
-}
-
-impl Drop for Shown<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.is_seen {
-            self.inbox.hold(self.head);
-        }
-    }
+    /// The message that the caller looks at.
+    shown: Option<RecordHead>,
+    /// The last message that was released.
+    last: Header,
+    /// The messages that were released, and their bytes.
+    count: usize,
+    bytes: u64,
 }
 
 impl Inbox {
     /// Calls `each` with the plain messages that come next in the ring, up to `max` of them, and releases each one after its call.
     /// Returns their count. It stops at the first record of another kind.
     #[inline(always)]
-    pub(super) fn drain_run(
-        &mut self,
-        max: usize,
-        mut each: impl FnMut(Bytes<'_>),
-    ) -> Result<usize> {
+    pub(super) fn drain_run(&mut self, max: usize, mut each: impl FnMut(Bytes<'_>)) -> usize {
         if !self.generation.is_current() || self.lent.is_some() {
-            return Ok(0);
+            return 0;
         }
-        let mut count = 0;
-        while count < max && self.flow == Flow::Open {
-            let record = self.consumer.plain(self.consumer.word(), self.plain_max);
-            let Some(Record { header, offset }) = record else { break };
-            let head = RecordHead { header, offset, len: header.len() as usize };
-            let mut shown = Shown { inbox: self, head, is_seen: false };
-            each(shown.inbox.ring.bytes(offset, head.len));
-            shown.is_seen = true;
-            shown.inbox.release(&head)?;
-            count += 1;
+        let mut run = Run { inbox: self, shown: None, last: Header::EMPTY, count: 0, bytes: 0 };
+        while run.count < max && run.inbox.flow == Flow::Open {
+            let Inbox { consumer, ring, plain_max, .. } = &*run.inbox;
+            let Some(Record { header, offset }) = consumer.plain(consumer.word(), *plain_max)
+            else {
+                break;
+            };
+            let len = header.len() as usize;
+            run.shown = Some(RecordHead { header, offset, len });
+            each(ring.bytes(offset, len));
+            run.shown = None;
+            run.release(header);
         }
-        Ok(count)
+        run.count
+    }
+}
+
+impl Run<'_> {
+    #[inline(always)]
+    fn release(&mut self, header: Header) {
+        self.last = header;
+        self.count += 1;
+        self.bytes += header.len();
+        if self.inbox.consumer.release(header) {
+            self.inbox.published();
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let inbox = &mut *self.inbox;
+        if self.count > 0 {
+            inbox.stats.messages += self.count as u64;
+            inbox.stats.bytes += self.bytes;
+            inbox.pass(self.last);
+        }
+        if let Some(head) = self.shown {
+            inbox.hold(head);
+        }
     }
 }

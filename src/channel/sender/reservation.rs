@@ -183,6 +183,7 @@ impl Batch<'_> {
     /// - [`ErrorKind::BatchTooLarge`]: the batch would not fit into an empty ring. It stays as it was.
     /// - [`ErrorKind::MessageTooLarge`]: the message is longer than `inline_max`. The batch stays as it was.
     /// - Otherwise as [`Sender::send`].
+    #[inline]
     pub fn push(&mut self, message: &[u8]) -> Result<()> {
         let offset = self.await_place(message.len())?;
         self.sender.ring.put(offset, message);

@@ -37,3 +37,18 @@ fn every_length_and_alignment_is_copied_in_exactly() {
         }
     }
 }
+
+#[test]
+fn a_line_is_stored_exactly() {
+    let source: Vec<u8> = (0..96).collect();
+    for start in 0..17 {
+        let mut target = [0xAA_u8; 96];
+        let line = source[start..].first_chunk().unwrap();
+        // SAFETY: `start` is inside of `target`.
+        let to = unsafe { NonNull::from(&mut target).cast().add(start) };
+        // SAFETY: 64 bytes behind `start` are inside of `target`, which `source` does not overlap.
+        unsafe { store_line(to, line) };
+        assert_eq!(&target[start..start + 64], line);
+        assert!(target[..start].iter().chain(&target[start + 64..]).all(|byte| *byte == 0xAA));
+    }
+}
