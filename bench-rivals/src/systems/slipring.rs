@@ -60,7 +60,7 @@ impl System for Slipring {
         let way = match (work, self.tensors) {
             (Work::Wake, _) => "Spin::Never",
             (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
-            (Work::Stream(Queue::Default), false) => "defaults: a ring of 64 KiB; reserve, drain",
+            (Work::Stream(Queue::Default), false) => "defaults: a ring of 1 MiB; reserve, drain",
             (Work::Stream(Queue::Long), false) => "ring_capacity 4 MiB; reserve, drain",
             (Work::Trip(Treatment::Filled), false) => "defaults; reserve, peek",
             (Work::Trip(Treatment::Untouched), false) => "defaults; reserve, peek",

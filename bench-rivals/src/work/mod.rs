@@ -69,7 +69,7 @@ pub enum Queue {
 pub const LONG: usize = 4 * MIB;
 
 /// Bytes of a queue in systems whose users have to choose: as many as slipring's default.
-pub const CHOSEN: usize = 64 * KIB;
+pub const CHOSEN: usize = MIB;
 
 impl Queue {
     /// Bytes of a queue in a system that has no default.
