@@ -1,135 +1,17 @@
-//! Every example does what its first lines say, also when its other side is killed.
+//! Every example without features does what its first lines say, also when its other side is killed.
 //!
 //! `cargo test` builds the examples; with `--test examples`, run `cargo build --examples` first.
 
-use std::io::{BufRead, BufReader, Read};
+#[path = "support/example.rs"]
+mod example;
+
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{Connection, Context, Tensor, TensorSet};
+use slipring::{Tensor, TensorSet};
 
-/// How long anything may take before a test says that it hangs.
-const HANG: Duration = Duration::from_secs(60);
-
-fn soon() -> Instant {
-    Instant::now() + HANG
-}
-
-/// A name that no other test has, on this machine.
-fn unique_name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("slipring-examples-{}-{number}", std::process::id())
-}
-
-/// A running example and what it has said so far, on both of its outputs. Killed when dropped.
-struct Example {
-    child: Child,
-    said: Arc<Mutex<String>>,
-    readers: Vec<JoinHandle<()>>,
-}
-
-impl Example {
-    /// Starts an example with arguments separated by blanks.
-    fn start(name: &str, arguments: &str) -> Self {
-        let test = std::env::current_exe().unwrap();
-        let folder = test.parent().and_then(|deps| deps.parent()).unwrap();
-        let program: PathBuf = folder.join("examples").join(name);
-        let mut child = Command::new(&program)
-            .args(arguments.split_whitespace())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let said = Arc::new(Mutex::new(String::new()));
-        let out: Box<dyn Read + Send> = Box::new(child.stdout.take().unwrap());
-        let err: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
-        let read = |from: Box<dyn Read + Send>| {
-            let said = said.clone();
-            thread::spawn(move || {
-                for line in BufReader::new(from).lines().map_while(Result::ok) {
-                    *said.lock().unwrap() += &format!("{line}\n");
-                }
-            })
-        };
-        let readers = vec![read(out), read(err)];
-        Self { child, said, readers }
-    }
-
-    fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
-    }
-
-    /// Waits until the example has said this so many times.
-    fn says_times(&self, text: &str, times: usize) {
-        let deadline = soon();
-        while self.said().matches(text).count() < times {
-            assert!(Instant::now() < deadline, "{text:?} is missing from:\n{}", self.said());
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn says(&self, text: &str) {
-        self.says_times(text, 1);
-    }
-
-    /// SIGKILL. What it said.
-    fn kill(mut self) -> String {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.rest()
-    }
-
-    /// Waits for its end. Its exit code, and what it said.
-    fn end(mut self) -> (Option<i32>, String) {
-        let deadline = soon();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "does not end, and said:\n{}", self.said());
-            thread::sleep(Duration::from_millis(5));
-        };
-        (status.code(), self.rest())
-    }
-
-    /// As [`end`](Self::end), of an example that succeeds.
-    fn succeeds(self) -> String {
-        let (code, said) = self.end();
-        assert_eq!(code, Some(0), "{said}");
-        said
-    }
-
-    /// As [`end`](Self::end), of an example that fails with a text.
-    fn fails(self) -> String {
-        let (code, said) = self.end();
-        assert_eq!(code, Some(1), "{said}");
-        assert!(!said.contains("panicked"), "{said}");
-        said
-    }
-
-    /// What was said, when nothing follows.
-    fn rest(&mut self) -> String {
-        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
-        self.said()
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn connect(name: &str) -> Connection {
-    Context::new().unwrap().connect_retry(name, soon()).unwrap()
-}
+use example::{Example, connect, signal, soon, unique_name};
 
 /// Options of a producer of frames with this many pixels, at full speed.
 fn frames(pixels: usize) -> String {
@@ -633,16 +515,6 @@ fn pairs_that_run_at_once_are_compared_to_a_bare_futex() {
     assert_eq!(rows[0]["ratio"], 1.0);
 }
 
-/// The lines of an example that times slipring beside something else: each ends in a ratio.
-#[cfg(feature = "tokio")]
-fn ratios(said: &str, starts: &[&str]) {
-    for start in starts {
-        let line = said.lines().find(|line| line.starts_with(start));
-        let ratio = line.and_then(|line| line.rsplit(' ').next()).map(str::parse::<f64>);
-        assert!(ratio.is_some_and(|ratio| ratio.is_ok_and(|ratio| ratio > 0.0)), "{start}: {said}");
-    }
-}
-
 #[test]
 fn many_links_exchange_messages_beside_their_floor() {
     let arguments = "--links 50 --rate 20 --seconds 1";
@@ -659,138 +531,4 @@ fn many_links_exchange_messages_beside_their_floor() {
 
     let said = Example::start("many_links", "--links 100000000").fails();
     assert!(said.contains("RLIMIT_NOFILE"), "{said}");
-}
-
-#[cfg(feature = "mio")]
-#[test]
-fn an_event_loop_serves_links_and_tcp() {
-    use std::io::Write;
-
-    let name = unique_name();
-    let server = Example::start("event_loop", &format!("serve {name}"));
-    server.says("listening on");
-    let port: u16 = after(&server.said(), "127.0.0.1:");
-    let mut patient = connect(&name);
-    let rude = Example::start("event_loop", &format!("client {name}"));
-    rude.succeeds();
-    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(HANG)).unwrap();
-    stream.write_all(b"half a ").unwrap();
-    let said = Example::start("event_loop", &format!("client {name} hello you")).succeeds();
-    assert_eq!(said, "hello\nyou\n");
-    stream.write_all(b"line\nrest").unwrap();
-    let mut line = [0; 12];
-    stream.read_exact(&mut line).unwrap();
-    assert_eq!(&line, b"half a line\n");
-    // More than the ring has room for: the loop waits for room and goes on.
-    for len in [0, 1, 100, 1 << 20] {
-        patient.send(&vec![7; len]).unwrap();
-        assert_eq!(patient.receiver().recv_deadline(soon()).unwrap(), Some(vec![7; len]));
-    }
-    drop(stream);
-    patient.close().unwrap();
-    server.says_times(": left", 4);
-    server.says("7 lines, ");
-}
-
-#[cfg(feature = "tokio")]
-#[test]
-fn a_service_outlives_its_worker() {
-    let service = Example::start("embed", "");
-    service.says("counts words");
-    let port: u16 = after(&service.said(), "127.0.0.1:");
-    for (round, body) in ["one two three", "four five", ""].into_iter().enumerate() {
-        service.says_times(" is there", round + 1);
-        let answer = post(port, body);
-        let words = body.split_whitespace().count();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(&format!("\n{words}\n")));
-        let said = service.said();
-        let worker = said.lines().rfind(|line| line.contains(" is there")).unwrap();
-        signal(after(worker, "worker "), rustix::process::Signal::KILL);
-        service.says_times("the worker is lost", round + 1);
-    }
-    // Killed with a request in its hands: that one is refused, the next is answered.
-    service.says_times(" is there", 4);
-    let said = service.said();
-    let worker = after(said.lines().rfind(|line| line.contains(" is there")).unwrap(), "worker ");
-    signal(worker, rustix::process::Signal::STOP);
-    let refused = thread::spawn(move || post(port, "a b"));
-    thread::sleep(Duration::from_millis(200));
-    signal(worker, rustix::process::Signal::KILL);
-    let refused = refused.join().unwrap();
-    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
-    assert!(post(port, "a b").ends_with("\n2\n"));
-}
-
-fn signal(pid: i32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, signal).unwrap();
-}
-
-/// Asks for the number of words in a body.
-#[cfg(feature = "tokio")]
-fn post(port: u16, body: &str) -> String {
-    use std::io::Write;
-
-    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(HANG)).unwrap();
-    let length = body.len();
-    let head = format!("Host: here\r\nConnection: close\r\nContent-Length: {length}\r\n");
-    write!(stream, "POST /count HTTP/1.1\r\n{head}\r\n{body}").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-#[cfg(all(feature = "metrics", feature = "tokio"))]
-#[test]
-fn the_page_of_metrics_tells_of_messages_that_go_on() {
-    use std::io::Write;
-
-    let example = Example::start("metrics", "--port 0");
-    example.says("/metrics");
-    let port = after(&example.said(), "http://127.0.0.1:");
-    let page = || {
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_read_timeout(Some(HANG)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.0 200 OK"), "{answer}");
-        answer
-    };
-    let sent = || -> f64 {
-        let page = page();
-        let is_of = |line: &&str| {
-            line.starts_with("slipring_messages_total{")
-                && line.contains("slipring_role=\"connected\"")
-                && line.contains("network_io_direction=\"transmit\"")
-        };
-        let line = page.lines().find(is_of);
-        line.map_or(0.0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
-    };
-    let deadline = soon();
-    let mut first = 0.0;
-    while first == 0.0 || sent() < first + 20.0 {
-        first = if first == 0.0 { sent() } else { first };
-        assert!(Instant::now() < deadline, "{}", page());
-    }
-    example.kill();
-}
-
-#[cfg(feature = "tokio")]
-#[test]
-fn http_and_grpc_go_over_slipring() {
-    for example in ["http_over_slipring", "grpc_over_slipring"] {
-        let said = Example::start(example, "--slices 2").succeeds();
-        ratios(&said, &["64 B: ", "1 MiB: "]);
-    }
-}
-
-/// The number behind a text.
-#[cfg(any(feature = "mio", feature = "tokio"))]
-fn after<T: std::str::FromStr<Err: std::fmt::Debug>>(said: &str, text: &str) -> T {
-    let rest = said.split_once(text).unwrap().1;
-    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..end].parse().unwrap()
 }

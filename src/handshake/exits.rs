@@ -19,7 +19,8 @@
 //! 5. Descriptors in flight count for this process's own user. At most an eighth of `RLIMIT_NOFILE` are.
 //! 6. The pair and its threads end when nothing has come for [`IDLE`].
 //!
-//! Where the kernel refuses a table (before Linux 5.9, or a sandbox), [`take`] takes nothing, and tries later.
+//! Where the kernel refuses a table (before Linux 5.9, or a sandbox), [`take`] takes nothing, and tries later. Where only
+//! memory, descriptors or threads are lacking, it tries again soon.
 
 #![allow(unsafe_code)]
 
@@ -53,7 +54,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long the first thread may take to make its table before others close the descriptors.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a refusal of a table holds.
+/// How long a refusal of a table holds, unless something was lacking.
 const RETRY: Duration = Duration::from_secs(10);
 
 static EXITS: PerProcess<Exits> = PerProcess::new();
@@ -74,7 +75,7 @@ struct State {
     in_flight: usize,
     /// The first thread waits for the filesystem of a file.
     is_stalled: bool,
-    /// When the kernel refused a table.
+    /// When a refusal of a table ends.
     refused: Option<Instant>,
     /// Threads that may not have ended.
     exiting: Vec<libc::pid_t>,
@@ -105,7 +106,7 @@ impl Exits {
 
     fn take(&'static self, fds: &mut Vec<OwnedFd>) {
         let mut state = self.lock();
-        let is_refused = state.refused.is_some_and(|refused| refused.elapsed() < RETRY);
+        let is_refused = state.refused.is_some_and(|end| Instant::now() < end);
         if is_refused || state.is_stalled || state.entrance.is_none() && !self.open(&mut state) {
             return;
         }
@@ -147,7 +148,8 @@ impl Exits {
     /// Starts the first closing thread. Closes the pair when nobody has used it for a while.
     fn keep(&'static self, exit: OwnedFd) {
         let (ready, is_ready) = mpsc::sync_channel(1);
-        let mut has_table = false;
+        // A thread that does not start lacks memory, or its user has too many.
+        let mut table = Err(PAUSE);
         // The thread knows the exit by its number, which stays taken until the thread has answered.
         if self.start(exit.as_raw_fd(), true, ready) {
             let answer = is_ready.recv_timeout(PATIENCE).or_else(|_| {
@@ -157,11 +159,11 @@ impl Exits {
                 self.lock().is_stalled = false;
                 answer
             });
-            has_table = answer == Ok(true);
+            table = answer.unwrap_or(Err(RETRY));
         }
-        if !has_table {
+        if let Err(holds) = table {
             let mut state = self.lock();
-            state.refused = Some(Instant::now());
+            state.refused = Some(Instant::now() + holds);
             state.entrance = None;
             drop(state);
             self.pass_on(&exit);
@@ -186,17 +188,22 @@ impl Exits {
         }
     }
 
-    /// Starts a closing thread, which says whether it has its table.
-    fn start(&'static self, exit: RawFd, is_first: bool, ready: SyncSender<bool>) -> bool {
+    /// Starts a closing thread, which says whether it has its table, or how long the refusal holds.
+    fn start(
+        &'static self,
+        exit: RawFd,
+        is_first: bool,
+        ready: SyncSender<Result<(), Duration>>,
+    ) -> bool {
         let thread = std::thread::Builder::new().name("slipring-close".into()).stack_size(64 << 10);
         thread.spawn(move || self.run(exit, is_first, &ready)).is_ok()
     }
 
     /// Runs one closing thread. `exit` is the receiving end's number, in the table of the thread that started this one.
-    fn run(&'static self, exit: RawFd, is_first: bool, ready: &SyncSender<bool>) {
-        let has_table = own_table(exit, is_first);
-        let _ = ready.send(has_table);
-        if !has_table {
+    fn run(&'static self, exit: RawFd, is_first: bool, ready: &SyncSender<Result<(), Duration>>) {
+        let table = own_table(exit, is_first);
+        let _ = ready.send(table);
+        if table.is_err() {
             return;
         }
         // SAFETY: this thread's table has the descriptor under this number, and nothing else of the table knows it.
@@ -215,7 +222,7 @@ impl Exits {
         // The successor copies this table, so it comes first.
         loop {
             let (ready, is_ready) = mpsc::sync_channel(1);
-            if self.start(exit.as_raw_fd(), false, ready) && is_ready.recv() == Ok(true) {
+            if self.start(exit.as_raw_fd(), false, ready) && is_ready.recv() == Ok(Ok(())) {
                 break;
             }
             std::thread::sleep(PAUSE);
@@ -254,17 +261,27 @@ fn most_in_flight() -> usize {
     usize::try_from(limit.unwrap_or(u64::MAX) / IN_FLIGHT).unwrap_or(usize::MAX)
 }
 
-/// Gives the calling thread a descriptor table of its own with one descriptor. Returns `false` if the kernel refuses.
-fn own_table(only: RawFd, closes_lower: bool) -> bool {
-    let Ok(only) = libc::c_uint::try_from(only) else { return false };
+/// Gives the calling thread a descriptor table of its own with one descriptor. Returns how long a refusal of the kernel
+/// holds.
+fn own_table(only: RawFd, closes_lower: bool) -> Result<(), Duration> {
+    let Ok(only) = libc::c_uint::try_from(only) else { return Err(RETRY) };
     let close_range = |first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint| {
         // SAFETY: the call closes descriptors of the table that the flag, or the call with the flag, has made. No value
         // of this program stands for one of that table.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+        let refused = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) != 0 };
+        if refused { Err(holds(&std::io::Error::last_os_error())) } else { Ok(()) }
     };
     // The new table has no descriptor above `only`, so a large one costs nothing.
-    close_range(only + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
-        && (!closes_lower || only == 0 || close_range(0, only - 1, 0))
+    close_range(only + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    if closes_lower && only > 0 { close_range(0, only - 1, 0) } else { Ok(()) }
+}
+
+/// Returns how long a refusal holds: what is lacking may be there soon.
+fn holds(refusal: &std::io::Error) -> Duration {
+    match refusal.raw_os_error() {
+        Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => PAUSE,
+        _ => RETRY,
+    }
 }
 
 /// Returns whether the kernel still knows a thread of this process.

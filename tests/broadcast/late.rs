@@ -102,7 +102,7 @@ fn holds_that_are_given_back_twice_or_too_early() {
     let mut viewer = stage.subscribe(SubscribeOptions::newest(4));
     for (policy, depth) in [(EVERY, 0), (NEWEST, 8), (LATEST, 0)] {
         let liar = join(&stage, Hello::subscriber(policy, depth));
-        for number in 0..30u8 {
+        for number in 0..10u8 {
             let frame = vec![number; FRAME];
             stage.publisher.send(&frame).unwrap();
             let sent = stage.publisher.sent();

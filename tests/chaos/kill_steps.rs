@@ -37,7 +37,7 @@ use Operation::*;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Places of each operation that are tried where not all are.
-const PLACES: usize = 32;
+const PLACES: usize = 16;
 
 /// The survivor's memory: what is lost of it is missed.
 const QUOTA: usize = 1 << 20;

@@ -33,7 +33,7 @@ use crate::support::{soon, unique_name, wait_until};
 use Operation::*;
 
 /// Places of each operation that are tried where not all are.
-const PLACES: usize = 12;
+const PLACES: usize = 6;
 
 /// Messages that the slots keep, less one.
 const SLOTS: u32 = 32;

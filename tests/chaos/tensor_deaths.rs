@@ -53,7 +53,7 @@ fn seat(listener: &mut Listener, name: &str) -> Seat {
 
 #[test]
 fn tensors_arrive_whole_while_receivers_die() {
-    let count: u64 = if sample::is_whole() { 100_000 } else { 2_000 };
+    let count: u64 = if sample::is_whole() { 100_000 } else { 1_000 };
     let name = unique_name();
     // The receiving side starts this test again.
     let first = Other::start(TEST, &name, receive);

@@ -137,11 +137,22 @@ fn descriptors_in_flight_leave_the_user_most_of_its_own() {
 fn a_refusal_of_a_table_holds_for_a_while() {
     let exits: &'static Exits = Box::leak(Box::new(Exits::default()));
     let mut given = vec![socket_with(Vec::new())];
-    exits.lock().refused = Some(Instant::now());
+    exits.lock().refused = Some(Instant::now() + RETRY);
     exits.take(&mut given);
     assert_eq!(given.len(), 1);
-    exits.lock().refused = Instant::now().checked_sub(RETRY);
+    exits.lock().refused = Some(Instant::now());
     exits.take(&mut given);
     assert!(given.is_empty());
     settle(exits);
+}
+
+#[test]
+fn a_refusal_holds_for_long_only_where_nothing_is_lacking() {
+    let of = |errno| holds(&std::io::Error::from_raw_os_error(errno));
+    for errno in [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+        assert_eq!(of(errno), PAUSE, "{errno}");
+    }
+    for errno in [libc::ENOSYS, libc::EPERM, libc::EINVAL, libc::EACCES] {
+        assert_eq!(of(errno), RETRY, "{errno}");
+    }
 }

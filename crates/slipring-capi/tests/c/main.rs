@@ -4,11 +4,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use slipring::{Address, Context, Options, Tensor, TensorSet};
 
 /// The longest that a program may take, beside load and under valgrind.
@@ -87,23 +90,37 @@ impl Program {
 fn start(command: &mut Command) -> Child {
     // Cargo's has the folder of an older library before that of this one.
     command.env_remove("LD_LIBRARY_PATH");
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    // A group of its own, so that nothing that it forks outlives it.
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for a program, which succeeds.
-fn finish(name: &str, mut child: Child) -> Output {
-    let end = Instant::now() + HANG;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > end {
-            child.kill().unwrap();
-            break;
-        }
-        thread::sleep(Duration::from_millis(2));
+/// Waits for a program, which succeeds, and for all that have its outputs. Kills those that hang.
+fn finish(name: &str, child: Child) -> Output {
+    end_within(HANG, name, child)
+}
+
+fn end_within(patience: Duration, name: &str, child: Child) -> Output {
+    let group = Pid::from_child(&child);
+    let (say, is_done) = mpsc::channel();
+    thread::spawn(move || say.send(child.wait_with_output()));
+    let in_time = is_done.recv_timeout(patience);
+    let hangs = in_time.is_err();
+    if hangs {
+        kill_process_group(group, Signal::KILL).unwrap();
     }
-    let done = child.wait_with_output().unwrap();
+    let done = in_time.unwrap_or_else(|_| is_done.recv_timeout(HANG).unwrap()).unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!hangs, "{name} hangs: {said}");
     assert!(done.status.success(), "{name}: {}: {said}", done.status);
     done
+}
+
+#[test]
+#[should_panic(expected = "the shell hangs: first")]
+fn what_a_program_leaves_behind_ends_the_wait() {
+    // The shell ends, and what it has forked keeps its outputs.
+    let child = start(Command::new("sh").args(["-c", "echo first >&2; sleep 1000 & exit 0"]));
+    end_within(Duration::from_millis(500), "the shell", child);
 }
 
 /// Runs a test program as it is and under the sanitizers, by each compiler that is there.

@@ -1,6 +1,6 @@
 //! The example server and the example client do what their first lines say.
 //!
-//! `cargo test` builds the examples. Before `cargo test --test examples`, run `cargo build --examples`.
+//! `cargo test` builds the examples. Before `cargo test --test example_servers`, run `cargo build --examples`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
