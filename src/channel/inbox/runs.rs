@@ -23,12 +23,12 @@ impl Drop for Shown<'_> {
 
 impl Inbox {
     /// Calls `each` with the plain messages that come next in the ring, up to `max` of them, and releases each one after its call.
-    /// Returns their count. It stops at the first record of another kind.
+    /// Returns their count. It stops at the first record of another kind, and after a message for which `each` returns false.
     #[inline(always)]
     pub(super) fn drain_run(
         &mut self,
         max: usize,
-        mut each: impl FnMut(Bytes<'_>),
+        mut each: impl FnMut(Bytes<'_>) -> bool,
     ) -> Result<usize> {
         if !self.generation.is_current() || self.lent.is_some() {
             return Ok(0);
@@ -39,10 +39,13 @@ impl Inbox {
             let Some(Record { header, offset }) = record else { break };
             let head = RecordHead { header, offset, len: header.len() as usize };
             let mut shown = Shown { inbox: self, head, is_seen: false };
-            each(shown.inbox.ring.bytes(offset, head.len));
+            let goes_on = each(shown.inbox.ring.bytes(offset, head.len));
             shown.is_seen = true;
             shown.inbox.release(&head)?;
             count += 1;
+            if !goes_on {
+                break;
+            }
         }
         Ok(count)
     }
