@@ -71,6 +71,8 @@ pub(super) enum Flushed {
 enum Dispatch {
     /// A message of so many bytes, or a trigger, has been handled.
     Served(usize),
+    /// So many plain messages have been handled, of so many bytes together.
+    Ran(usize, usize),
     /// The copy of a long message goes on in the next turn.
     Paused,
     Unwanted,
@@ -216,9 +218,14 @@ impl ActiveLink {
     pub(super) fn serve(&mut self, budget: usize, mailbox: &Mailbox<Command>) -> (usize, Outcome) {
         let (mut count, mut bytes, mut outcome) = (0, 0, Outcome::Served);
         while count < budget && bytes < QUANTUM {
-            match self.dispatch_next() {
+            let run = self.dispatch_run((budget - count, QUANTUM - bytes), mailbox);
+            match run.unwrap_or_else(|| self.dispatch_next()) {
                 Dispatch::Served(len) => {
                     count += 1;
+                    bytes += len;
+                }
+                Dispatch::Ran(run, len) => {
+                    count += run;
                     bytes += len;
                 }
                 Dispatch::Paused => break,
@@ -254,6 +261,28 @@ impl ActiveLink {
             self.link.post_poll();
         }
         (count, outcome)
+    }
+
+    /// Dispatches the plain messages that come next, up to so many and about so many bytes, fewer if a callback has sent the loop a
+    /// command. `None`: another message, or nothing, comes next, or no callback takes all of them in place.
+    #[inline(always)]
+    fn dispatch_run(
+        &mut self,
+        (budget, quantum): (usize, usize),
+        mailbox: &Mailbox<Command>,
+    ) -> Option<Dispatch> {
+        let Self { link, receiver, interest, deferred, .. } = self;
+        let callback = interest.plain().filter(|_| deferred.is_empty())?;
+        let (mut bytes, mut has_panicked) = (0, false);
+        let count = receiver.take_run(budget, |message| {
+            bytes += message.len();
+            has_panicked = contain(|| callback(link, Message::plain(message))).is_none();
+            !has_panicked && bytes < quantum && !mailbox.is_pending()
+        });
+        if has_panicked {
+            return Some(panicked());
+        }
+        (count > 0).then_some(Dispatch::Ran(count, bytes))
     }
 
     /// Dispatches the next message or trigger.

@@ -338,6 +338,7 @@ impl EventLoop {
     }
 
     /// Does what follows from a link's turn.
+    #[inline]
     fn conclude(&mut self, place: usize, outcome: Outcome) {
         match outcome {
             Outcome::Served => {}

@@ -135,6 +135,13 @@ impl InterestSet {
         }
     }
 
+    /// Returns the callback that takes every plain message in place, if there is one now.
+    #[inline(always)]
+    pub(super) fn plain(&mut self) -> Option<&mut MessageFn> {
+        let takes_all = self.reads.is_empty() && self.long.is_none();
+        self.message.as_mut().filter(|_| takes_all)
+    }
+
     /// Offers a message to the callback that takes it in place. Tensors go to [`offer_tensors`](Self::offer_tensors).
     #[inline]
     pub(super) fn offer(&mut self, link: &Link, message: Message<'_>) -> Offered {

@@ -25,6 +25,13 @@ impl<'a> Message<'a> {
         Self { kind, bytes, metadata, lender }
     }
 
+    /// Returns a plain message without metadata, in memory that the peer does not take back.
+    #[inline(always)]
+    pub(super) fn plain(bytes: Bytes<'a>) -> Self {
+        const NONE: &Metadata = &Metadata::new();
+        Self { kind: MessageKind::Message, bytes, metadata: NONE, lender: None }
+    }
+
     /// Checks that the peer has not taken the message's memory back. Then what the callback has read of it before is what
     /// the peer has sent. The memory of a message that is not longer than the peer's
     /// [`Options::inline_max`](crate::Options::inline_max) stays.

@@ -175,6 +175,29 @@ fn a_panic_in_a_callback_ends_its_link_and_no_other() {
 }
 
 #[test]
+fn messages_behind_a_panic_reach_no_callback() {
+    for options in spins() {
+        let context = Context::with_options(options).unwrap();
+        let reactor = Reactor::spawn(&context).unwrap();
+        let (near, mut far) = pair_of(&context, &context);
+        let link = reactor.adopt(near).unwrap();
+        let end = end_of(&link);
+        // They wait together until there is a callback.
+        for message in [b"1", b"2", b"3"] {
+            far.send(message).unwrap();
+        }
+        let (say, said) = diary();
+        link.on_message(move |_, message| {
+            say(message.to_vec());
+            assert_eq!(message.to_vec(), b"1", "on purpose");
+        });
+        assert_eq!(kind(hear(&end)), ErrorKind::CallbackPanicked);
+        assert_eq!([hear(&said), hear(&said)], [b"1", b"2"]);
+        nothing_more(&said);
+    }
+}
+
+#[test]
 fn panics_that_belong_to_no_link_cost_nothing() {
     for options in spins() {
         let context = Context::with_options(options).unwrap();

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::support::Stage;
 use crate::support::raw::{Hello, RECEIVER_STATE};
 use slipring::options::Spin;
-use slipring::{ErrorKind, Options};
+use slipring::{Connection, ErrorKind, Options};
 
 /// The deadline of each wait.
 const PATIENCE: Duration = Duration::from_millis(3);
@@ -43,15 +43,27 @@ fn deadlines_in_vain_are_slept_through() {
 /// The peer of a receiver that streams issues no fence. A stream of 64 bytes takes half of the time so.
 #[test]
 fn a_receiver_of_many_messages_is_hot() {
+    // A receiver that finds nothing tells its position.
+    assert_hot(0, |link| drop(link.receiver().try_recv().unwrap_err()));
+}
+
+/// Such a receiver tells its position once in an eighth of the ring.
+#[test]
+fn a_receiver_whose_ring_is_never_empty_is_hot() {
+    assert_hot(1, |_| {});
+}
+
+/// Asserts that a receiver is hot after many messages, between which it calls `pause`. The peer is so many messages `ahead`.
+fn assert_hot(ahead: usize, pause: impl Fn(&mut Connection)) {
     const HOT: u64 = 4;
     let mut stage = Stage::new(Options::new());
     // It is registered for `membarrier`, and so is this process.
     let (mut link, mut peer) = stage.link_with(Hello { flags: 1, ..Hello::honest() });
+    (0..ahead).for_each(|_| peer.say(&[7; 48]));
     for count in 0..4096 {
         peer.say(&[7; 48]);
         assert!(link.receiver().try_recv().unwrap().is_some());
-        // A receiver that finds nothing tells its position.
-        link.receiver().try_recv().unwrap_err();
+        pause(&mut link);
         if peer.theirs().load(RECEIVER_STATE) == HOT {
             assert!(count >= 512, "hot after {count} messages");
             return;

@@ -8,6 +8,7 @@ use crate::channel::inbox::{Flow, Inbox};
 use crate::channel::readiness::Watch;
 use crate::error::{Fault, Result, TryRecvError};
 use crate::patience::RecvPatience;
+use crate::shm::Bytes;
 use crate::status::Awaited;
 
 impl Receiver {
@@ -41,6 +42,16 @@ impl Receiver {
     #[inline(always)]
     pub(crate) fn advance(&self, watch: &mut Watch) {
         watch.move_to(&self.inbox.ring, self.inbox.consumer.next_header());
+    }
+
+    /// Calls `each` with the plain messages that come next in the ring, up to `max` of them, until it returns false. Releases each
+    /// message after its call, and returns their count. Nothing was set aside before them.
+    #[inline(always)]
+    pub(crate) fn take_run(&mut self, max: usize, each: impl FnMut(Bytes<'_>) -> bool) -> usize {
+        let count = self.inbox.drain_run(max, each);
+        let Inbox { data, link, consumer, .. } = &mut self.inbox;
+        data.progress(link, consumer.position());
+        count
     }
 
     /// Publishes the position up to which this half has read.

@@ -244,7 +244,10 @@ impl Receiver {
         let mut count = 0;
         while count < max {
             if !self.backlog.has_unasked() {
-                let plain = |bytes: Bytes<'_>| each(MessageKind::Message, bytes);
+                let plain = |bytes: Bytes<'_>| {
+                    each(MessageKind::Message, bytes);
+                    true
+                };
                 count += self.inbox.drain_run(max - count, plain);
                 if count == max {
                     break;

@@ -19,9 +19,13 @@ struct Run<'a> {
 
 impl Inbox {
     /// Calls `each` with the plain messages that come next in the ring, up to `max` of them, and releases each one after its call.
-    /// Returns their count. It stops at the first record of another kind.
+    /// Returns their count. It stops at the first record of another kind, and after a message for which `each` returns false.
     #[inline(always)]
-    pub(super) fn drain_run(&mut self, max: usize, mut each: impl FnMut(Bytes<'_>)) -> usize {
+    pub(super) fn drain_run(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(Bytes<'_>) -> bool,
+    ) -> usize {
         if !self.generation.is_current() || self.lent.is_some() {
             return 0;
         }
@@ -34,9 +38,12 @@ impl Inbox {
             };
             let len = header.len() as usize;
             run.shown = Some(RecordHead { header, offset, len });
-            each(ring.bytes(offset, len));
+            let goes_on = each(ring.bytes(offset, len));
             run.shown = None;
             run.release(header);
+            if !goes_on {
+                break;
+            }
         }
         run.count
     }
