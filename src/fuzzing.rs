@@ -380,7 +380,7 @@ impl Lending {
                 let borrower = script.below(self.borrowers.len());
                 let Client { id, ready, prepared, .. } = &mut self.borrowers[borrower];
                 let len = usize::from(script.byte()) << (script.byte() & 7);
-                let mut block = self.pool.no_block();
+                let mut block = Block::empty();
                 let is_ready = prepared.take().is_some_and(|prepared| {
                     prepared.is_for(len) && block.take_ready(ready, prepared, len)
                 });

@@ -131,7 +131,7 @@ impl Draft {
     ) -> Result<()> {
         match attachment {
             OutgoingAttachment::Block(block) => {
-                self.attach(std::mem::replace(block, pool.no_block()))
+                self.attach(std::mem::replace(block, Block::empty()))
             }
             OutgoingAttachment::Shared(block) => {
                 self.attach_shared(block.clone());

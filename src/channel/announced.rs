@@ -18,6 +18,9 @@ use crate::link::session::Session;
 /// so the number is far below what a socket's queue holds (`docs/wire.md`, packets record).
 pub(crate) const UNANNOUNCED: u32 = 32;
 
+/// How many known segments are found without a search: more than there are blocks of a length that has a segment for each.
+const LATEST: usize = 8;
+
 /// An announced segment.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
@@ -41,8 +44,8 @@ impl Sent {
 pub(crate) struct AnnouncedSegments {
     /// By number. Numbers count up, so the oldest comes first.
     segments: BTreeMap<u32, Sent>,
-    /// The known segment of the latest query.
-    last: Option<u32>,
+    /// Known segments of the latest queries, by the low bits of their numbers.
+    latest: [Option<u32>; LATEST],
     /// Packets on the socket of which no packets record has told. A record that names a segment does not count: a reader
     /// that has the segment in its cache does not read its socket.
     unannounced: u32,
@@ -63,12 +66,13 @@ impl AnnouncedSegments {
     /// Returns whether the peer knows a segment.
     #[inline]
     pub(crate) fn knows(&mut self, segment: u32) -> bool {
-        if self.last == Some(segment) {
+        let latest = &mut self.latest[segment as usize % LATEST];
+        if *latest == Some(segment) {
             return true;
         }
         let known = self.segments.contains_key(&segment);
         if known {
-            self.last = Some(segment);
+            *latest = Some(segment);
         }
         known
     }
@@ -164,7 +168,7 @@ impl AnnouncedSegments {
             }
             match self.post(link, Packet::Retire { segment }, None)? {
                 Offered::Known => {
-                    self.last = None;
+                    self.latest = [None; LATEST];
                     self.segments.remove(&segment);
                 }
                 unsent => return Ok(unsent),

@@ -65,8 +65,9 @@ pub(crate) struct Inbox {
     session: Arc<Session>,
     /// The checked descriptor of the record at the ring's position, if it is a pooled one. Its segment is cached.
     lent: Option<LoanDescriptor>,
-    /// The segment and the slot of the last tensor's loan, if nothing is prepared for the next one.
-    last_loan: Option<(u32, u32)>,
+    /// The segment of the last tensor's loan and the slot of the last loan, if nothing is prepared for the next one.
+    last_segment: Option<u32>,
+    last_slot: Option<u32>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
     /// The metadata of the record at the ring's position, if the record has some.
@@ -143,7 +144,8 @@ impl Inbox {
             data: Waiter::new(sleeper, options.spin, link.row().half(RECEIVER)),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             lent: None,
-            last_loan: None,
+            last_segment: None,
+            last_slot: None,
             id: RequestId(0),
             metadata: Metadata::new(),
             held: RecordHead { header: Header::POOLED_MESSAGE, offset: 0, len: 0 },
@@ -265,11 +267,13 @@ impl Inbox {
         is_held
     }
 
-    /// Prepares the loan of the next tensor. The receiver does so before it polls, when nothing waits for it.
+    /// Prepares the next loan. The receiver does so before it polls, when nothing waits for it.
     #[inline(always)]
     fn prepare_loan(&mut self) {
-        if let Some((segment, slot)) = self.last_loan.take() {
+        if let Some(segment) = self.last_segment.take() {
             self.segments.refill(segment);
+        }
+        if let Some(slot) = self.last_slot.take() {
             self.session.prepare_return(slot);
         }
     }
@@ -526,6 +530,7 @@ impl Inbox {
             self.link.check_loans().map_err(|error| self.fail(error))?;
             self.stats.pooled += 1;
             self.session.return_loan(slot, generation);
+            self.last_slot = Some(slot);
         }
         self.count(head);
         self.discard(head.header);

@@ -160,7 +160,7 @@ impl Sender {
             promise: None,
             ready: session.env.pool().ready(link.borrower()),
             prepared: None,
-            pooled: PoolRoom { block: session.env.pool().no_block(), offset: 0 },
+            pooled: PoolRoom { block: Block::empty(), offset: 0 },
             metadata: Metadata::new(),
             batch: BatchSlot::default(),
             batch_bytes: 0,

@@ -1,6 +1,6 @@
 //! A block that is being written.
 
-use crate::pool::piece::BoxedPiece;
+use crate::pool::piece::{BoxedPiece, give_back};
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::tables::LockedTables;
@@ -11,17 +11,16 @@ pub(crate) struct Block {
     /// `None` once the block is on loan.
     piece: Option<BoxedPiece>,
     len: usize,
-    tables: LockedTables,
 }
 
 impl Block {
-    pub(super) fn new(piece: BoxedPiece, len: usize, tables: LockedTables) -> Self {
-        Self { piece: Some(piece), len, tables }
+    pub(super) fn new(piece: BoxedPiece, len: usize) -> Self {
+        Self { piece: Some(piece), len }
     }
 
     /// Returns a block without memory.
-    pub(super) fn empty(tables: LockedTables) -> Self {
-        Self { piece: None, len: 0, tables }
+    pub(crate) fn empty() -> Self {
+        Self { piece: None, len: 0 }
     }
 
     /// Refills an empty block with the ready one, for `len` bytes. Returns whether one was still there.
@@ -42,10 +41,7 @@ impl Block {
     /// Returns the block to the pool, unless it is on loan.
     pub(crate) fn put_back(&mut self) {
         if let Some(piece) = self.piece.take() {
-            // A forked child has only a copy of the tables and must not wait for their lock.
-            if piece.area.generation().is_current() {
-                self.tables.lock().put_back_unused(piece);
-            }
+            give_back(piece, true);
         }
     }
 
@@ -106,13 +102,13 @@ impl Block {
     /// Ends the writing, so that several borrowers can have the block.
     pub(crate) fn share(mut self) -> Option<SharedBlock> {
         let piece = self.piece.take()?;
-        Some(SharedBlock::new(piece, self.tables.downgrade(), self.len))
+        Some(SharedBlock::new(piece, self.len))
     }
 
-    /// Returns whether it belongs to the pool with these tables.
+    /// Returns whether it belongs to the pool with these tables, or has no memory.
     #[inline]
     pub(super) fn is_of(&self, tables: &LockedTables) -> bool {
-        self.tables.is(tables)
+        self.piece.as_ref().is_none_or(|piece| tables.owns(piece))
     }
 
     /// Returns the bytes that were asked for.

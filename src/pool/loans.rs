@@ -363,25 +363,9 @@ impl Account {
         self.show();
     }
 
-    /// Takes back the returned loans that are older than any open one. It does not read the word of the newest loan: the
-    /// borrower is about to write it, and a read would take the line away from it.
-    pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(BoxedPiece)) {
-        let Self { borrower, slots, free, out, bytes, .. } = self;
-        let older = out.len().saturating_sub(1);
-        let is_open = |slot: &u32| !is_returned(&**borrower, slots, *slot);
-        let open = out.iter().take(older).position(is_open);
-        for slot in out.drain(..open.unwrap_or(older)) {
-            take_from(slots, slot, bytes).into_iter().for_each(&mut back);
-            free.push_back(slot);
-        }
-        // Pairs with the borrower's store of the generation, as in `reclaim`.
-        Edge::Reclaim.acquire();
-        self.show();
-    }
-
-    /// Takes back one or two of the oldest loans if they are returned. The sender of a shared block calls this while its
-    /// message is under way: a pass over all loans takes microseconds. It does not read the words of the newest loans, as
-    /// [`reclaim_oldest`](Self::reclaim_oldest).
+    /// Takes back one or two of the oldest loans if they are returned. The sender calls this while its
+    /// message is under way: a pass over all loans takes microseconds. It does not read the words of the newest loans: the
+    /// borrower is about to write there, and a read would take the line away from it.
     pub(super) fn reclaim_few(&mut self, mut back: impl FnMut(BoxedPiece)) {
         let Self { borrower, slots, free, out, bytes, .. } = self;
         for _ in 0..FEW {
@@ -395,6 +379,22 @@ impl Account {
         }
         // Pairs with the borrower's store of the generation, as in `reclaim`.
         Edge::Reclaim.acquire();
+    }
+
+    /// Takes back the oldest loan if it is returned, unless it is the newest one, too. Returns its block if nobody else has it, or
+    /// `None` if nothing was taken back.
+    pub(super) fn reclaim_one(&mut self) -> Option<Option<BoxedPiece>> {
+        let Self { borrower, slots, free, out, bytes, .. } = self;
+        let oldest = out.front().copied().filter(|_| out.len() > 1)?;
+        if !is_returned(&**borrower, slots, oldest) {
+            return None;
+        }
+        out.pop_front();
+        let piece = take_from(slots, oldest, bytes);
+        free.push_back(oldest);
+        // Pairs with the borrower's store of the generation, as in `reclaim`.
+        Edge::Reclaim.acquire();
+        Some(piece)
     }
 
     /// Takes back every loan. A borrower that may still read one of them is told first.

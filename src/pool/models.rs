@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use crate::pool::{Borrower, BorrowerId, Holder, Loan, LoanLimit, Pool, PoolOptions};
+use crate::pool::{Block, Borrower, BorrowerId, Holder, Loan, LoanLimit, Pool, PoolOptions};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, failure_without};
 
@@ -290,7 +290,7 @@ fn ready() {
         let (ready, mut promise) = (pool.ready(*id).expect("it is open"), pool.promise(*id));
         let mut prepared = None;
         let mut lend = |value| {
-            let mut block = pool.no_block();
+            let mut block = Block::empty();
             let lies_ready =
                 prepared.take().is_some_and(|prepared| block.take_ready(&ready, prepared, BLOCK));
             if !lies_ready {

@@ -11,7 +11,7 @@ use crate::pool::class;
 use crate::pool::frozen::{Charge, FrozenBlock, FrozenDraft};
 use crate::pool::limits::{Exhausted, Lacking, LoanLimit, PoolOptions};
 use crate::pool::loans::{Borrower, BorrowerId, Holding, Loan, Loaned, OpenLoan, Promise};
-use crate::pool::ready::{Prepared, Ready};
+use crate::pool::ready::{Loose, Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::tables::{LockedTables, Named, Tables, Taken, copy_of};
 use crate::shm::page_size;
@@ -22,6 +22,8 @@ use crate::sync::MutexGuard;
 #[derive(Clone)]
 pub(crate) struct Pool {
     tables: LockedTables,
+    /// The block of the next tensor.
+    loose: Loose,
     /// Its number in the status page of this process.
     number: u64,
 }
@@ -35,7 +37,9 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     pub(crate) fn new(options: PoolOptions) -> Self {
         let number = status::next_context();
-        Self { tables: LockedTables::new(options, number), number }
+        let tables = LockedTables::new(options, number);
+        let loose = tables.lock().loose().clone();
+        Self { tables, loose, number }
     }
 
     /// Returns the number of this pool, and so of its context, in the status page.
@@ -104,6 +108,12 @@ impl Pool {
     ///
     /// The outer error is the kernel's, the inner one says that the quota is spent.
     pub(crate) fn alloc(&self, len: usize) -> Result<Result<Block, Exhausted>> {
+        if let Some(piece) = self.loose.take(Self::block_len(len)) {
+            if piece.area.len() as u64 == Self::block_len(len) {
+                return Ok(Ok(Block::new(piece, len)));
+            }
+            self.lock().put_back_unused(piece);
+        }
         self.alloc_locked(self.lock(), len)
     }
 
@@ -116,7 +126,7 @@ impl Pool {
             match tables.take(len as u64) {
                 Taken::Block(piece) => {
                     unlock(tables);
-                    return Ok(Ok(Block::new(piece, len, self.tables.clone())));
+                    return Ok(Ok(Block::new(piece, len)));
                 }
                 Taken::Nothing(exhausted) => {
                     unlock(tables);
@@ -127,15 +137,10 @@ impl Pool {
                     unlock(tables);
                     let made = growth.make();
                     tables = self.lock();
-                    tables.enter_segment(growth, made)?;
+                    tables.enter_segment(growth, made, &self.tables.owner())?;
                 }
             }
         }
-    }
-
-    /// Returns a block without memory, which [`Block::take_ready`] refills.
-    pub(crate) fn no_block(&self) -> Block {
-        Block::empty(self.tables.clone())
     }
 
     /// Lends a block. Returns `None` and leaves the block as it is if the borrower has no free slot or its account is
@@ -167,7 +172,13 @@ impl Pool {
         promise: Promise,
         revoke: impl FnOnce(),
     ) -> Option<Promise> {
-        self.lock().enter(id, promise, || block.take().map(Loaned::Sole), revoke)
+        let mut tables = self.lock();
+        let class = block.class();
+        let next = tables.enter(id, promise, || block.take().map(Loaned::Sole), revoke);
+        if next.is_some() {
+            class.into_iter().for_each(|class| tables.prepare_loose(id, class));
+        }
+        next
     }
 
     /// Enters a loan as [`enter`](Self::enter) does, of a block that others may hold too, and takes back one or two old ones. A

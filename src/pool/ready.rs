@@ -7,6 +7,7 @@
 //! (`bench-rivals --measure trip-untouched`; `docs/tuning.md`). A pool that runs short of memory takes the block back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::atomic::AtomicCell;
 
@@ -36,6 +37,38 @@ impl Ready {
     /// Puts a block there. Returns the one that was there before.
     pub(super) fn put(&self, piece: BoxedPiece) -> Option<BoxedPiece> {
         self.0.swap(Some(piece))
+    }
+}
+
+/// The block of the next tensor that this process allocates, laid ready beforehand for whoever comes first.
+#[derive(Clone, Default)]
+pub(super) struct Loose(Arc<LooseCell>);
+
+#[derive(Default)]
+struct LooseCell {
+    /// The length of the block that was put there last. A caller who needs another one leaves it there.
+    block_len: AtomicU64,
+    piece: AtomicCell<Option<BoxedPiece>>,
+}
+
+impl Loose {
+    /// Takes the block, most likely one of this length.
+    #[inline(always)]
+    pub(super) fn take(&self, block_len: u64) -> Option<BoxedPiece> {
+        // Relaxed: the block itself says how long it is.
+        if self.0.block_len.load(Ordering::Relaxed) == block_len { self.take_any() } else { None }
+    }
+
+    /// Takes the block, whatever its length.
+    #[inline(always)]
+    pub(super) fn take_any(&self) -> Option<BoxedPiece> {
+        self.0.piece.take()
+    }
+
+    /// Puts a block there. Returns the one that was there before.
+    pub(super) fn put(&self, piece: BoxedPiece) -> Option<BoxedPiece> {
+        self.0.block_len.store(piece.area.len() as u64, Ordering::Relaxed);
+        self.0.piece.swap(Some(piece))
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::pool::piece::{BlockHome, BoxedPiece};
-use crate::pool::tables::{LockedTables, WeakTables};
+use crate::pool::piece::{BlockHome, BoxedPiece, give_back};
+use crate::pool::tables::LockedTables;
 
 /// The memory of a block that nobody writes any more. The last of its users, here or a borrower, gives it back to the
 /// pool.
@@ -13,8 +13,6 @@ pub(super) struct SharedPiece {
     /// `None` once the pool has it back.
     piece: Option<BoxedPiece>,
     home: BlockHome,
-    /// Weak: the pool's accounts own this.
-    tables: WeakTables,
     /// Whether a borrower ended before it returned this.
     lost: AtomicBool,
 }
@@ -44,7 +42,7 @@ impl SharedPiece {
 impl Drop for SharedPiece {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {
-            self.tables.put_back(piece);
+            give_back(piece, false);
         }
     }
 }
@@ -68,9 +66,9 @@ pub(crate) struct SharedBlock {
 }
 
 impl SharedBlock {
-    pub(super) fn new(piece: BoxedPiece, tables: WeakTables, len: usize) -> Self {
+    pub(super) fn new(piece: BoxedPiece, len: usize) -> Self {
         let (home, lost) = (piece.home, AtomicBool::new(false));
-        Self { shared: Arc::new(SharedPiece { piece: Some(piece), home, tables, lost }), len }
+        Self { shared: Arc::new(SharedPiece { piece: Some(piece), home, lost }), len }
     }
 
     pub(super) fn shared(&self) -> &Arc<SharedPiece> {
@@ -94,7 +92,7 @@ impl SharedBlock {
     /// Returns whether it belongs to the pool with these tables.
     #[inline]
     pub(super) fn is_of(&self, tables: &LockedTables) -> bool {
-        self.shared.tables.is(tables)
+        self.shared.piece.as_ref().is_some_and(|piece| tables.owns(piece))
     }
 
     /// Returns its segment's number, and its start there in bytes.

@@ -11,8 +11,8 @@ use crate::pool::distance::Distance;
 use crate::pool::holders::{Holders, free_index};
 use crate::pool::limits::{Exhausted, LoanLimit, PoolOptions};
 use crate::pool::loans::{Account, Borrower, BorrowerId, Holding, Loan, Loaned, OpenLoan, Promise};
-use crate::pool::piece::{BlockHome, BoxedPiece, Piece};
-use crate::pool::ready::{Prepared, Ready};
+use crate::pool::piece::{BlockHome, BoxedPiece, Owner, Piece};
+use crate::pool::ready::{Loose, Prepared, Ready};
 use crate::shm::{Backing, Frozen, Segment};
 use crate::status::{Facts, Kind, Line, Row, layout};
 use crate::sync::{Edge, Mutex, MutexGuard};
@@ -38,10 +38,28 @@ impl LockedTables {
         WeakTables { tables: Arc::downgrade(&self.tables) }
     }
 
+    /// Returns the tables as what their blocks belong to.
+    pub(super) fn owner(&self) -> Weak<dyn Owner> {
+        Arc::<Mutex<Tables>>::downgrade(&self.tables)
+    }
+
+    /// Returns whether a block belongs to these tables.
+    #[inline(always)]
+    pub(super) fn owns(&self, piece: &Piece) -> bool {
+        std::ptr::addr_eq(piece.owner().as_ptr(), Arc::as_ptr(&self.tables))
+    }
+
     /// Returns whether both are the same tables.
     #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tables, &other.tables)
+    }
+}
+
+impl Owner for Mutex<Tables> {
+    fn put_back(&self, piece: BoxedPiece, is_unused: bool) {
+        let mut tables = self.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_unused { tables.put_back_unused(piece) } else { tables.put_back(piece) }
     }
 }
 
@@ -71,16 +89,6 @@ impl WeakTables {
     pub(super) fn discharge(&self, len: u64) {
         if let Some(tables) = self.upgrade() {
             tables.lock().discharge(len);
-        }
-    }
-
-    /// Takes back a block that was shared.
-    pub(super) fn put_back(&self, piece: BoxedPiece) {
-        // A forked child has only a copy of the tables and must not wait for their lock.
-        if piece.area.generation().is_current()
-            && let Some(tables) = self.upgrade()
-        {
-            tables.lock().put_back(piece);
         }
     }
 }
@@ -153,6 +161,8 @@ pub(super) struct Tables {
     classes: Vec<Class>,
     accounts: Vec<Option<Account>>,
     holders: Holders,
+    /// The block of the next tensor.
+    loose: Loose,
     next_borrower: u64,
     /// Bytes that count for the quota.
     used: u64,
@@ -180,6 +190,7 @@ impl Tables {
             classes: Vec::new(),
             accounts: Vec::new(),
             holders: Holders::default(),
+            loose: Loose::default(),
             next_borrower: 0,
             used: 0,
             out: 0,
@@ -349,18 +360,41 @@ impl Tables {
         if self.wants_segment(class) {
             return None;
         }
-        let mut piece = self.classes[class].take();
-        if piece.is_none() {
-            self.reclaim_oldest(id);
-            piece = self.classes[class].take();
-        }
-        let piece = piece?;
+        let piece = self.take_for(id, class)?;
         self.count_out(&piece);
         let account = self.account(id)?;
         if let Some(other) = account.put_ready(piece) {
             self.put_back(other);
         }
         Some(Prepared::new(block_len))
+    }
+
+    /// Returns where the block of the next tensor is put.
+    pub(super) fn loose(&self) -> &Loose {
+        &self.loose
+    }
+
+    /// Puts a block like the one just lent to a borrower ready for the next tensor, if one is free.
+    pub(super) fn prepare_loose(&mut self, id: BorrowerId, class: usize) {
+        if self.wants_segment(class) {
+            return;
+        }
+        let Some(piece) = self.take_for(id, class) else { return };
+        self.count_out(&piece);
+        if let Some(other) = self.loose.put(piece) {
+            self.put_back_unused(other);
+        }
+    }
+
+    /// Takes a free block of a class, if need be one that a borrower has returned: a few of the oldest loans come back, whether
+    /// one is needed or not, so that no message waits until all of them have come back at once.
+    fn take_for(&mut self, id: BorrowerId, class: usize) -> Option<BoxedPiece> {
+        self.reclaim_few(id);
+        let mut piece = self.classes[class].take();
+        while piece.is_none() && self.reclaim_one(id) {
+            piece = self.classes[class].take();
+        }
+        piece
     }
 
     pub(super) fn ready(&mut self, id: BorrowerId) -> Option<Ready> {
@@ -519,15 +553,15 @@ impl Tables {
         self.take_back(back);
     }
 
-    fn reclaim_oldest(&mut self, id: BorrowerId) {
-        let mut back = std::mem::take(&mut self.coming);
-        if let Some(account) = self.account(id) {
-            let before = account.bytes();
-            account.reclaim_oldest(|piece| back.push(piece));
-            let (holder, returned) = (account.holder(), before - account.bytes());
-            self.holders.subtract(holder, returned);
-        }
-        self.take_back(back);
+    /// Takes back the oldest loan of a borrower if it is returned. Returns whether it did.
+    fn reclaim_one(&mut self, id: BorrowerId) -> bool {
+        let Some(account) = self.account(id) else { return false };
+        let before = account.bytes();
+        let Some(piece) = account.reclaim_one() else { return false };
+        let (holder, returned) = (account.holder(), before - account.bytes());
+        self.holders.subtract(holder, returned);
+        piece.into_iter().for_each(|piece| self.put_back(piece));
+        true
     }
 
     /// Takes back a little of what one borrower has returned.
@@ -558,6 +592,8 @@ impl Tables {
     fn recall(&mut self, class: Option<usize>) {
         let mut back = std::mem::take(&mut self.coming);
         back.extend(self.accounts.iter().flatten().filter_map(|account| account.recall(class)));
+        // The next tensor may need one of any class: it asks.
+        back.extend(self.loose.take_any());
         self.take_back(back);
     }
 
@@ -617,7 +653,12 @@ impl Tables {
     }
 
     /// Enters a new segment, if it could be made.
-    pub(super) fn enter_segment(&mut self, growth: Growth, made: Result<Segment>) -> Result<()> {
+    pub(super) fn enter_segment(
+        &mut self,
+        growth: Growth,
+        made: Result<Segment>,
+        owner: &Weak<dyn Owner>,
+    ) -> Result<()> {
         let Growth { class, block_len, blocks, len, .. } = growth;
         let segment = made.inspect_err(|_| self.used -= len)?;
         let number = self.next_number()?;
@@ -625,7 +666,8 @@ impl Tables {
         let areas = segment.split(block_len as usize, blocks as usize).into_iter().enumerate();
         self.classes[class].add_segment(areas.map(|(nth, area)| {
             let offset = nth as u64 * block_len;
-            Box::new(Piece { home: BlockHome { index, segment: number, class, offset }, area })
+            let home = BlockHome { index, segment: number, class, offset };
+            Box::new(Piece::new(home, area, owner.clone()))
         }));
         self.segments[index] = Some(BlockSegment { segment, number, class, blocks, free: blocks });
         self.show();

@@ -123,7 +123,7 @@ impl Outgoing<'_> {
         let tensor: &Tensor = match &mut self.tensor {
             Sent::Moved { head, block } if pool.owns(block) => {
                 let (words, len) = short(head.dtype, &head.shape)?;
-                return Some((std::mem::replace(block, pool.no_block()).share()?, words, len));
+                return Some((std::mem::replace(block, Block::empty()).share()?, words, len));
             }
             Sent::Kept(tensor) => tensor,
             Sent::Owned(tensor) => tensor,

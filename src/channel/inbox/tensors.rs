@@ -76,7 +76,8 @@ impl Receiver {
             inbox.hold_single(single.header);
             return None;
         };
-        inbox.last_loan = Some((single.loan.segment, single.loan.slot));
+        inbox.last_segment = Some(single.loan.segment);
+        inbox.last_slot = Some(single.loan.slot);
         inbox.stats.tensors += 1;
         inbox.discard(single.header);
         Some(range)

@@ -52,12 +52,43 @@ impl Sender {
     ) -> Result<(), TrySendError> {
         // A leaked reservation left its block here.
         self.pooled.block.put_back();
+        if self.take_ready_room(len, envelope.pooled())? {
+            self.found(envelope.pooled(), true);
+            return Ok(());
+        }
         let room = self.find_room_in_pool(len, envelope, patience);
         match room {
             Ok(()) => self.found(envelope.pooled(), true),
             Err(_) => self.pooled.block.put_back(),
         }
         room
+    }
+
+    /// Reserves the block that lies ready for `len` bytes, if it lies in a segment that the peer knows, a slot is promised and the
+    /// ring has room. Returns `false` and holds nothing otherwise.
+    #[inline(always)]
+    fn take_ready_room(&mut self, len: usize, header: Header) -> Result<bool> {
+        self.check()?;
+        let max = self.link.terms().max_message;
+        let Self { prepared, ready, promise, .. } = self;
+        let (Some(next), Some(ready), Some(promise)) = (*prepared, &*ready, &*promise) else {
+            return Ok(false);
+        };
+        if len as u64 > max || !next.is_for(len) || !promise.admits(next.block_len()) {
+            return Ok(false);
+        }
+        self.room.progress(&self.link, self.producer.written());
+        let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
+        *prepared = None;
+        if !self.pooled.block.take_ready(ready, next, len) {
+            return Ok(false);
+        }
+        self.pooled.offset = offset;
+        let is_known = self.announced.knows(self.pooled.block.segment());
+        if !is_known {
+            self.pooled.block.put_back();
+        }
+        Ok(is_known)
     }
 
     fn find_room_in_pool(
@@ -105,17 +136,7 @@ impl Sender {
     fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<(), TrySendError> {
         loop {
             self.pooled.offset = self.room_in_ring(header, SendPatience::None)?;
-            let block = &mut self.pooled.block;
-            // A ready block needs a promised slot that admits it.
-            let is_ready = match (self.prepared.take(), &self.ready, &self.promise) {
-                (Some(prepared), Some(ready), Some(promise))
-                    if prepared.is_for(len) && promise.admits(prepared.block_len()) =>
-                {
-                    block.take_ready(ready, prepared, len)
-                }
-                _ => false,
-            };
-            if !is_ready && !self.ask_block(len)? {
+            if !self.ask_block(len)? {
                 continue;
             }
             match self.offer(self.pooled.block.segment(), &[])? {

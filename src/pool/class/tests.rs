@@ -24,9 +24,11 @@ fn the_rotation_is_bounded_and_never_empty() {
     assert_eq!(rotation(512 << 10, 2 << 20), 4);
     assert_eq!(rotation(640 << 10, 2 << 20), 4);
     assert_eq!(rotation(1 << 20, 2 << 20), 4);
-    assert_eq!(rotation((1 << 20) + 4096, 2 << 20), 1);
+    assert_eq!(rotation((1 << 20) + 4096, 2 << 20), 2);
+    assert_eq!(rotation(16 << 20, 2 << 20), 2);
+    assert_eq!(rotation((16 << 20) + 4096, 2 << 20), 1);
     assert_eq!(rotation(1 << 30, 2 << 20), 1);
     assert_eq!(rotation(4096, 64 << 20), 1024);
-    assert_eq!(rotation(4096, 1), 1);
+    assert_eq!(rotation(4096, 1), 2);
     assert_eq!(rotation(1 << 62, u64::MAX), 4);
 }

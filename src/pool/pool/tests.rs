@@ -313,3 +313,34 @@ fn a_sender_takes_back_old_loans_as_it_goes() {
     assert_eq!([shared[0].users(), shared[1].users()], [Users::Nobody; 2]);
     assert_eq!(pool.settle(id), 18, "the others are open");
 }
+
+#[test]
+fn the_block_of_the_next_tensor_lies_ready_for_whoever_needs_it() {
+    const BLOCK: usize = 256 << 10;
+    let (pool, peer, id) = pool(4 * BLOCK as u64);
+    let mut promise = pool.promise(id);
+    let mut hand = || {
+        let mut block = pool.alloc(BLOCK).unwrap().unwrap();
+        let this = promise.take().unwrap();
+        let loan = this.loan(block.place().unwrap());
+        promise = pool.enter(&mut block, id, this, || ());
+        peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        (loan.segment, loan.offset)
+    };
+    let places: Vec<_> = (0..12).map(|_| hand()).collect();
+    assert_eq!(places[4..8], places[8..12], "the one unused for longest");
+    assert!(pool.loose.take(4096).is_none(), "it is longer");
+    let ready = pool.loose.take(BLOCK as u64).expect("it lies ready");
+    assert!(!places[9..].contains(&(ready.home.segment, ready.home.offset)));
+    assert!(pool.loose.put(ready).is_none());
+    // All blocks that there are.
+    let others = other(&pool);
+    let blocks: Vec<_> = (0..4).map(|_| pool.alloc_for(BLOCK, others).unwrap()).collect();
+    assert!(blocks.iter().all(Result::is_ok), "{blocks:?}");
+    assert!(pool.loose.take(BLOCK as u64).is_none());
+    drop(blocks);
+    hand();
+    assert!(pool.loose.take(BLOCK as u64).is_some_and(|ready| pool.loose.put(ready).is_none()));
+    pool.trim();
+    assert_eq!(pool.used(), 0);
+}

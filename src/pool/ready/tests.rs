@@ -28,7 +28,7 @@ struct Lending {
 impl Lending {
     fn new((pool, id): (Pool, BorrowerId)) -> Self {
         let (ready, promise) = (pool.ready(id).unwrap(), pool.promise(id));
-        let block = pool.no_block();
+        let block = Block::empty();
         Self { pool, id, ready, promise, prepared: None, block, were_ready: 0 }
     }
 
