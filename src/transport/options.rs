@@ -36,12 +36,14 @@ pub(crate) enum Numa {
 /// The ring that a link begins with, in bytes. Most links never hold more: requests, tokens, tensors, long messages.
 const FIRST_RING: u64 = 16 << 10;
 
-/// The default of [`Options::pool_footprint`], in bytes. Source: `docs/lab/2026-11-23-pool-footprint.md`: while both
-/// CPUs share a cache, a round trip of 64 KiB takes longer with half as much and with twice as much.
-const POOL_FOOTPRINT: u64 = 2 << 20;
+/// The defaults of [`Options::pool_footprint`] and [`Options::pool_far_footprint`] where cores have several last-level caches, in
+/// bytes. Source: `docs/lab/2026-11-23-pool-footprint.md`: while both CPUs share a cache, a round trip of 64 KiB takes longer with
+/// half as much and with twice as much.
+const GROUPED_FOOTPRINTS: (u64, u64) = (2 << 20, 32 << 20);
 
-/// The default of [`Options::pool_far_footprint`] where cores have several last-level caches, in bytes. Source: the same page.
-const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
+/// The default of both where all cores share one, in bytes: a quarter of a core's own cache. Source:
+/// `docs/lab/2026-11-28-footprints-of-a-shared-cache.md`.
+const SHARED_FOOTPRINT: u64 = 512 << 10;
 
 /// Options of a [`Context`](crate::Context); every one has a default.
 ///
@@ -63,7 +65,7 @@ pub struct Options {
     loan_slots: u32,
     pool_quota: u64,
     loan_limit: Option<LoanLimit>,
-    pool_footprint: u64,
+    pool_footprint: Option<u64>,
     pool_far_footprint: Option<u64>,
     peer_pool_limit: u64,
     backlog_limit: usize,
@@ -89,7 +91,7 @@ impl Default for Options {
             loan_slots: 256,
             pool_quota: 2 << 30,
             loan_limit: None,
-            pool_footprint: POOL_FOOTPRINT,
+            pool_footprint: None,
             pool_far_footprint: None,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
@@ -284,20 +286,21 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that rotate while the peer's CPU shares a cache with this side's. Default 2 MiB.
+    /// Bytes of each block size that rotate while the peer's CPU shares a cache with this side's. Default 2 MiB on AMD's
+    /// processors, whose cores have several last-level caches, otherwise 512 KiB.
     ///
     /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
-    /// are slow to write. At least four blocks rotate, up to twice these bytes together; messages longer than half of
-    /// the footprint always travel in the same block. More blocks than rotate exist only while receivers hold them.
-    /// `docs/tuning.md` has the figures.
+    /// are slow to write. Of blocks of up to half of the footprint at least four rotate, up to twice these bytes together; of
+    /// longer ones two, and above 16 MiB one is used again and again. More blocks than rotate exist only while receivers hold
+    /// them. `docs/tuning.md` has the figures.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
-        self.pool_footprint = bytes;
+        self.pool_footprint = Some(bytes);
         self
     }
 
     /// Bytes of each block size that rotate while the peers' cores share no cache with this side's, which is measured.
-    /// Default 32 MiB on AMD's processors, whose cores have several last-level caches, otherwise
-    /// [`pool_footprint`](Self::pool_footprint). A value below that one counts as that one.
+    /// Default 32 MiB on AMD's processors, otherwise [`pool_footprint`](Self::pool_footprint). A value below that one counts as
+    /// that one.
     pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
         self.pool_far_footprint = Some(bytes);
         self
@@ -464,7 +467,7 @@ impl Options {
         if self.loan_limit.is_some_and(|limit| limit.blocks == 0 || limit.bytes == 0) {
             return wrong("loan_limit", 0, "at least 1 block and 1 byte");
         }
-        if self.pool_footprint == 0 {
+        if self.pool_footprint == Some(0) {
             return wrong("pool_footprint", 0, "at least 1 byte");
         }
         if self.half_open_limit == 0 {
@@ -481,18 +484,26 @@ impl Options {
         Backing { huge_pages: self.huge_pages, prefault: self.prefault, node }
     }
 
-    /// Returns the bytes that rotate while the peers are far.
-    fn far_footprint(&self) -> u64 {
-        let default =
-            || if has_grouped_caches() { POOL_FAR_FOOTPRINT } else { self.pool_footprint };
-        self.pool_far_footprint.unwrap_or_else(default)
+    /// Returns the bytes that rotate while the peers are near, and while they are far.
+    fn footprints(&self) -> (u64, u64) {
+        match (self.pool_footprint, self.pool_far_footprint) {
+            (Some(near), Some(far)) => (near, far),
+            (near, far) if has_grouped_caches() => {
+                (near.unwrap_or(GROUPED_FOOTPRINTS.0), far.unwrap_or(GROUPED_FOOTPRINTS.1))
+            }
+            (near, far) => {
+                let near = near.unwrap_or(SHARED_FOOTPRINT);
+                (near, far.unwrap_or(near))
+            }
+        }
     }
 
     pub(crate) fn pool(&self) -> PoolOptions {
+        let (footprint, far_footprint) = self.footprints();
         PoolOptions {
             quota: self.pool_quota,
-            footprint: self.pool_footprint,
-            far_footprint: self.far_footprint(),
+            footprint,
+            far_footprint,
             loans: self.loan_limit.unwrap_or(LoanLimit {
                 blocks: LoanLimit::MOST,
                 bytes: self.pool_quota / LoanLimit::PART,

@@ -189,9 +189,9 @@ typedef enum {
   SLIPRING_OPTION_LOAN_SLOTS = 4,
   // Bytes that the pool of this context may hold. 2 GiB.
   SLIPRING_OPTION_POOL_QUOTA = 5,
-  // Bytes of each block size that rotate between CPUs that share a cache. 2 MiB.
+  // Bytes of each block size that rotate between CPUs that share a cache. 2 MiB on AMD's processors, otherwise 512 KiB.
   SLIPRING_OPTION_POOL_FOOTPRINT = 6,
-  // As SLIPRING_OPTION_POOL_FOOTPRINT, between CPUs that share none. 32 MiB.
+  // As SLIPRING_OPTION_POOL_FOOTPRINT, between CPUs that share none. 32 MiB on AMD's processors, otherwise the same.
   SLIPRING_OPTION_POOL_FAR_FOOTPRINT = 7,
   // Bytes of one peer's pool that this side is ready to map. 4 GiB.
   SLIPRING_OPTION_PEER_POOL_LIMIT = 8,
