@@ -206,8 +206,12 @@ impl Inbox {
         if !self.generation.is_current() || self.flow != Flow::Open || self.lent.is_some() {
             return None;
         }
+        self.consumer.give_way();
         match self.consumer.word() {
-            0 => Some(self.poll_briefly(patience)),
+            0 => {
+                self.consumer.caught_up();
+                Some(self.poll_briefly(patience))
+            }
             word => Some(word),
         }
     }

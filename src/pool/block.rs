@@ -4,6 +4,7 @@ use crate::pool::piece::{BoxedPiece, give_back};
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::tables::LockedTables;
+use crate::sync::Edge;
 
 /// A block that only this process knows of. Dropping it gives it back to the pool.
 #[derive(Debug)]
@@ -29,6 +30,10 @@ impl Block {
         debug_assert!(self.piece.is_none() && prepared.is_for(len));
         self.piece = ready.take();
         self.len = len;
+        if self.piece.is_some() {
+            // As in `Tables::count_out`, by the thread that writes to the block.
+            Edge::Retake.release();
+        }
         self.piece.is_some()
     }
 

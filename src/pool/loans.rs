@@ -165,8 +165,8 @@ impl OpenLoan {
     }
 }
 
-/// How many loans a sender takes back at most while its message is under way. Two for each that it enters, so that the loans on
-/// the account become fewer.
+/// How many loans a sender takes back while its message is under way, whether it needs a block or not. Two for each that it enters,
+/// so that the loans on the account become fewer.
 const FEW: usize = 2;
 
 /// The newest loans, whose words lie in the two lines that the borrower is about to write.

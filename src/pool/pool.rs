@@ -16,7 +16,7 @@ use crate::pool::shared::SharedBlock;
 use crate::pool::tables::{LockedTables, Named, Tables, Taken, copy_of};
 use crate::shm::page_size;
 use crate::status;
-use crate::sync::MutexGuard;
+use crate::sync::{Edge, MutexGuard};
 
 /// The blocks that a process lends to its peers. A clone is the same pool.
 #[derive(Clone)]
@@ -110,6 +110,8 @@ impl Pool {
     pub(crate) fn alloc(&self, len: usize) -> Result<Result<Block, Exhausted>> {
         if let Some(piece) = self.loose.take(Self::block_len(len)) {
             if piece.area.len() as u64 == Self::block_len(len) {
+                // As in `Tables::count_out`, by the thread that writes to the block.
+                Edge::Retake.release();
                 return Ok(Ok(Block::new(piece, len)));
             }
             self.lock().put_back_unused(piece);
@@ -181,8 +183,7 @@ impl Pool {
         next
     }
 
-    /// Enters a loan as [`enter`](Self::enter) does, of a block that others may hold too, and takes back one or two old ones. A
-    /// block that moves to the peer comes back later: the pool then takes back many at once.
+    /// Enters a loan as [`enter`](Self::enter) does, of a block that others may hold too, and takes back one or two old ones.
     #[inline]
     pub(crate) fn enter_shared(
         &self,

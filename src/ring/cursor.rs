@@ -20,6 +20,12 @@ pub(crate) const SHORT: u64 = LINE - HEADER;
 /// The longest payload that follows its header directly in a record that stands alone.
 pub(crate) const BESIDE: u64 = 512;
 
+/// How many records of a stream a reader lets the writer get ahead.
+const AHEAD: u64 = 32;
+
+/// Farther than any position in the ring.
+const NEVER: u64 = 1 << 62;
+
 /// Returns the longest payload that fits into an empty ring of `capacity` bytes.
 pub(crate) fn largest_payload(capacity: u64) -> u64 {
     capacity - RESERVED - LINE
@@ -292,10 +298,9 @@ pub(crate) struct ConsumerCursor {
     /// The header word of the previous record, and the bytes of a record here that has the same one.
     last: u64,
     stride: u64,
-    /// The header of a plain message, and the bytes from it to its payload if it stands here: that of the previous record, or of
-    /// an empty message.
-    usual: Header,
-    usual_lead: u64,
+    /// The bytes of [`AHEAD`] such records, and the position at which the reader looks so far ahead.
+    ahead: u64,
+    due: u64,
 }
 
 impl ConsumerCursor {
@@ -308,8 +313,8 @@ impl ConsumerCursor {
             promised: false,
             last: 0,
             stride: 0,
-            usual: Header::EMPTY,
-            usual_lead: HEADER,
+            ahead: NEVER,
+            due: start.wrapping_add(NEVER),
         }
     }
 
@@ -344,12 +349,21 @@ impl ConsumerCursor {
         (header.len() <= max).then_some(header)
     }
 
-    /// Returns the header of the record at the position and the bytes from it to its payload, if its word is that of the plain
-    /// message before. Nothing that is returned depends on the load of the word, which takes as long as its line comes from the
-    /// writer's core: the processor predicts the branch, and loads the payload meanwhile.
+    /// Returns whether the last [`AHEAD`] records had one header, and followed each other without a pause.
     #[inline(always)]
-    pub(crate) fn usual(&self, word: u64) -> Option<(Header, u64)> {
-        (word == self.usual.to_word()).then_some((self.usual, self.usual_lead))
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.position.wrapping_sub(self.due) < NEVER
+    }
+
+    /// Returns the position of the last of the next [`AHEAD`] records, if all of them have one header.
+    pub(crate) fn ahead(&self) -> u64 {
+        self.position.wrapping_add(self.ahead - self.stride)
+    }
+
+    /// Puts off the look ahead: the reader has just looked, or has found no record.
+    #[inline(always)]
+    pub(crate) fn look_ahead_later(&mut self) {
+        self.due = self.position.wrapping_add(self.ahead);
     }
 
     /// Checks the word at the position. Returns `None` if no record is published yet.
@@ -394,8 +408,9 @@ impl ConsumerCursor {
         self.last = header.to_word();
         // The position is aligned as such a record leaves it.
         self.stride = next(0, header, self.promised);
-        self.usual = if header.is_plain() { header } else { Header::EMPTY };
-        self.usual_lead = lead(self.usual, self.promised);
+        let fits = self.stride <= self.capacity / 8 / AHEAD;
+        self.ahead = if fits { AHEAD * self.stride } else { NEVER };
+        self.look_ahead_later();
     }
 
     /// Releases the record at the position if its header is that of the previous one, and no position is due to be published

@@ -308,7 +308,8 @@ impl Options {
 
     /// Bytes of one peer's pool that this side is ready to map. Default 4 GiB of address space. Pool
     /// segments have about 1 MiB, or the length of a longer message: with a smaller limit peers can send
-    /// only what fits into their ring.
+    /// only what fits into their ring. Messages of one length lie in two segments by turns: with a limit below both, each is mapped
+    /// anew.
     pub fn peer_pool_limit(mut self, bytes: u64) -> Self {
         self.peer_pool_limit = bytes;
         self

@@ -1,4 +1,4 @@
-//! Runs of plain messages that are in the ring now: what holds for all of them is checked once, and counted once.
+//! Runs of plain messages that are in the ring now: what holds for all of them is checked once, and they are counted together.
 
 use crate::channel::inbox::{Flow, Inbox, RecordHead};
 use crate::ring::{Header, Record};
@@ -12,10 +12,14 @@ struct Run<'a> {
     shown: Option<RecordHead>,
     /// The last message that was released.
     last: Header,
-    /// The messages that were released, and their bytes.
+    /// The messages that were released, and those of them that are not counted yet, with their bytes.
     count: usize,
+    uncounted: u64,
     bytes: u64,
 }
+
+/// A monitor sees at least each so many messages.
+const SHOWN: u64 = 16;
 
 impl Inbox {
     /// Calls `each` with the plain messages that come next in the ring, up to `max` of them, and releases each one after its call.
@@ -29,11 +33,14 @@ impl Inbox {
         if !self.generation.is_current() || self.lent.is_some() {
             return 0;
         }
-        let mut run = Run { inbox: self, shown: None, last: Header::EMPTY, count: 0, bytes: 0 };
+        let mut run =
+            Run { inbox: self, shown: None, last: Header::EMPTY, count: 0, uncounted: 0, bytes: 0 };
         while run.count < max && run.inbox.flow == Flow::Open {
-            let Inbox { consumer, ring, plain_max, .. } = &*run.inbox;
+            let Inbox { consumer, ring, plain_max, .. } = &mut *run.inbox;
+            consumer.give_way();
             let Some(Record { header, offset }) = consumer.plain(consumer.word(), *plain_max)
             else {
+                consumer.caught_up();
                 break;
             };
             let len = header.len() as usize;
@@ -54,24 +61,33 @@ impl Run<'_> {
     fn release(&mut self, header: Header) {
         self.last = header;
         self.count += 1;
+        self.uncounted += 1;
         self.bytes += header.len();
         if self.inbox.consumer.release(header) {
             self.inbox.published();
         }
+        if self.uncounted == SHOWN {
+            self.settle();
+        }
+    }
+
+    /// Counts the messages that were released since the last call.
+    #[inline(always)]
+    fn settle(&mut self) {
+        self.inbox.stats.messages += std::mem::take(&mut self.uncounted);
+        self.inbox.stats.bytes += std::mem::take(&mut self.bytes);
+        self.inbox.pass(self.last);
     }
 }
 
 impl Drop for Run<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        let inbox = &mut *self.inbox;
-        if self.count > 0 {
-            inbox.stats.messages += self.count as u64;
-            inbox.stats.bytes += self.bytes;
-            inbox.pass(self.last);
+        if self.uncounted > 0 {
+            self.settle();
         }
         if let Some(head) = self.shown {
-            inbox.hold(head);
+            self.inbox.hold(head);
         }
     }
 }

@@ -170,3 +170,28 @@ fn records_take_a_line_or_few_bytes_or_lines_of_their_own() {
         assert_eq!(ProducerCursor::payload(0, message(len), false), payload, "{len}");
     }
 }
+
+#[test]
+fn a_reader_looks_ahead_after_records_of_one_header_without_a_pause() {
+    let mut reader = ConsumerCursor::new(1 << 16, 0);
+    let (short, other) = (Header::new(Kind::Message, 64), Header::new(Kind::Message, 8));
+    let release = |reader: &mut ConsumerCursor, header, count| {
+        for nth in 0..count {
+            assert!(!reader.is_streaming(), "after {nth} records");
+            reader.release(header);
+        }
+    };
+    // The first of its kind only tells the length.
+    release(&mut reader, short, AHEAD + 1);
+    assert!(reader.is_streaming());
+    assert_eq!(reader.ahead(), reader.position() + (AHEAD - 1) * 72);
+    reader.look_ahead_later();
+    release(&mut reader, short, AHEAD - 1);
+    reader.look_ahead_later();
+    release(&mut reader, short, AHEAD - 1);
+    release(&mut reader, other, AHEAD + 1);
+    assert!(reader.is_streaming());
+    // So many of these do not lie in an eighth of the ring.
+    reader.look_ahead_later();
+    release(&mut reader, Header::new(Kind::Message, 512), 4 * AHEAD);
+}
