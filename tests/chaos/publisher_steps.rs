@@ -30,7 +30,7 @@ use slipring::{Context, Error, ErrorKind, Options};
 use crate::stepping::{self, Death, Plan, Run, SEEN, falls_asleep, kill, step};
 use crate::support::other::wait_until_asleep;
 use crate::support::published::{bytes_of, message, number_of};
-use crate::support::{soon, unique_name, wait_until};
+use crate::support::{HANG, soon, unique_name, wait_until};
 use Operation::*;
 
 /// Places of each operation that are tried where not all are.
@@ -123,7 +123,7 @@ impl Operation {
 
 fn options() -> Options {
     // In single steps a handshake takes long.
-    Options::new().spin(Spin::Never).handshake_timeout(SEEN)
+    Options::new().spin(Spin::Never).handshake_timeout(HANG)
 }
 
 /// In the victim.
