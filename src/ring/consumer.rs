@@ -8,8 +8,8 @@ use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnWords, PeerRing, PeerWords};
 use crate::sync::Edge;
 
-/// Polls of a record ahead: about a third of a microsecond.
-const POLLS_AHEAD: u32 = 256;
+/// Polls of a record ahead: about a fifth of a microsecond.
+const POLLS_AHEAD: u32 = 128;
 
 /// Reads records in the peer's memory `P` and publishes its position in this process's memory `O`.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.peer.load(self.cursor.position())
     }
 
-    /// In a stream, waits until the writer is some records ahead, for about a third of a microsecond at most. Else does nothing. What
+    /// In a stream, waits until the writer is some records ahead, for about a fifth of a microsecond at most. Else does nothing. What
     /// stands there is a hint: whoever reads on checks each record.
     ///
     /// A reader that follows a writer closely takes the lines that the writer is about to write: the processor loads records that

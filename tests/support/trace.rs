@@ -158,7 +158,7 @@ impl Watchdog {
         let (over, done) = mpsc::channel::<()>();
         let bit = thread::spawn(move || {
             // Later than the process's own deadlines, so that it can say what it waits for.
-            let late = done.recv_timeout(HANG + HANG / 2) == Err(mpsc::RecvTimeoutError::Timeout);
+            let late = done.recv_timeout(6 * HANG) == Err(mpsc::RecvTimeoutError::Timeout);
             // It may have ended at last.
             late && rustix::process::pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
         });
