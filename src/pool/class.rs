@@ -44,7 +44,7 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
 }
 
 /// Returns how many blocks rotate: as many as fit into `footprint` bytes, but at least [`FEW`], which a stream needs. Of
-/// blocks longer than half of the footprint two are used by turns, or, if they are longer than [`PAIRED`], one again and again.
+/// blocks longer than half of the footprint there are two, and one if they are longer than [`PAIRED`].
 pub(super) fn rotation(block_len: u64, footprint: u64) -> u64 {
     match block_len {
         len if len <= footprint / 2 => (footprint / len).clamp(FEW, MOST),

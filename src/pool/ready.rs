@@ -40,7 +40,7 @@ impl Ready {
     }
 }
 
-/// The block of the next tensor that this process allocates, laid ready beforehand for whoever comes first.
+/// A block that lies ready for the next tensor of this process, whichever thread allocates it.
 #[derive(Clone, Default)]
 pub(super) struct Loose(Arc<LooseCell>);
 

@@ -69,8 +69,12 @@ async fn exchange(context: &Context) -> Ended {
 
 /// In the other process.
 fn life(_: &str) {
-    let runtime: Runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    // The thread for blocking work is started by the first life and kept.
+    // Each thread for blocking work ends soon after its work. By default tokio keeps an idle one for 10 s.
+    let runtime: Runtime = Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(PATIENCE / 40)
+        .build()
+        .unwrap();
     let options = Options::new().handshake_timeout(PATIENCE).send_timeout(PATIENCE);
     let context = Context::with_options(options).unwrap();
     let runtime = RefCell::new(runtime);

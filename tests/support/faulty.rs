@@ -18,9 +18,6 @@ pub const FAILED: i32 = 1;
 
 pub type Ended = Result<(), Box<dyn Error>>;
 
-/// How long an operation may take longer while descriptors are refused: what a refused thread was to close counts for a while.
-const REFUSED: Duration = Duration::from_secs(10);
-
 /// When an operation of the work must have ended.
 pub fn patience() -> Instant {
     Instant::now() + PATIENCE
@@ -81,7 +78,7 @@ pub fn sweep(
             // An interrupted call is made a second time.
             let healed = errno != libc::EINTR || outcome.code == Some(0);
             let (code, signal, took) = (outcome.code, outcome.signal, outcome.took);
-            if !fine || !healed || took > 2 * PATIENCE + REFUSED {
+            if !fine || !healed || took > 2 * PATIENCE {
                 wrong.push(format!("{at} of {count}, {errno}: {code:?}, {signal:?}, {took:?}"));
             }
         }

@@ -18,7 +18,7 @@ struct Run<'a> {
     bytes: u64,
 }
 
-/// A monitor sees at least each so many messages.
+/// The most messages that are counted together, so that a monitor sees how a long run goes on.
 const SHOWN: u64 = 16;
 
 impl Inbox {
