@@ -79,6 +79,7 @@ impl<'a> Envelope<'a> {
     }
 
     /// Returns the header of a record that carries a descriptor instead of the message.
+    #[inline(always)]
     pub(crate) fn pooled(&self) -> Header {
         self.mark(Header::pooled(self.kind, (self.len() + pooled::LEN) as u32))
     }

@@ -44,6 +44,7 @@ impl Block {
     }
 
     /// Returns the block to the pool, unless it is on loan.
+    #[inline]
     pub(crate) fn put_back(&mut self) {
         if let Some(piece) = self.piece.take() {
             give_back(piece, true);
@@ -78,6 +79,7 @@ impl Block {
     }
 
     /// Returns the number of its segment.
+    #[inline]
     pub(crate) fn segment(&self) -> u32 {
         self.piece.as_ref().map_or(u32::MAX, |piece| piece.home.segment)
     }

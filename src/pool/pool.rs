@@ -26,6 +26,8 @@ pub(crate) struct Pool {
     loose: Loose,
     /// Its number in the status page of this process.
     number: u64,
+    /// The footprint depends on how far the peers are.
+    minds_distance: bool,
 }
 
 impl std::fmt::Debug for Pool {
@@ -37,9 +39,16 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     pub(crate) fn new(options: PoolOptions) -> Self {
         let number = status::next_context();
+        let minds_distance = options.far_footprint > options.footprint;
         let tables = LockedTables::new(options, number);
         let loose = tables.lock().loose().clone();
-        Self { tables, loose, number }
+        Self { tables, loose, number, minds_distance }
+    }
+
+    /// Returns whether it matters how far the peers are.
+    #[inline(always)]
+    pub(crate) fn minds_distance(&self) -> bool {
+        self.minds_distance
     }
 
     /// Returns the number of this pool, and so of its context, in the status page.

@@ -78,6 +78,7 @@ impl Header {
     }
 
     /// Returns the header of a record whose payload is the descriptor of a pool block.
+    #[inline(always)]
     pub(crate) fn pooled(kind: Kind, len: u32) -> Self {
         Self(Self::new(kind, len).0 | POOLED)
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::channel::announced::Offered;
-use crate::channel::envelope::Envelope;
+use crate::channel::envelope::{Envelope, PLAIN};
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
 use crate::error::{Error, ErrorKind, Result, TrySendError};
@@ -240,8 +240,18 @@ impl Sender {
         if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
     }
 
+    /// As [`finish_pooled`](Self::finish_pooled), for a message without metadata. All that its envelope decides is known beforehand.
+    pub(crate) fn finish_plain_pooled(&mut self, len: usize) -> Result<()> {
+        self.finish_loan(PLAIN, len)
+    }
+
     /// Publishes the block's descriptor, and enters the loan into the peer's account.
     pub(crate) fn finish_pooled(&mut self, envelope: Envelope<'_>, len: usize) -> Result<()> {
+        self.finish_loan(envelope, len)
+    }
+
+    #[inline(always)]
+    fn finish_loan(&mut self, envelope: Envelope<'_>, len: usize) -> Result<()> {
         let place = self.pooled.block.place();
         let promise = self.promise.take().or_else(|| self.ask_promise());
         let Some((promise, place)) = promise.zip(place) else {
@@ -266,11 +276,15 @@ impl Sender {
         self.note_distance()
     }
 
-    /// Measures the distance of the peer after one loan in [`DISTANCE_EVERY`]. Only the pool needs the distance.
+    /// Measures the distance of the peer after one loan in [`DISTANCE_EVERY`], if the pool needs it.
     #[inline(always)]
     pub(crate) fn note_distance(&mut self) -> Result<()> {
         let lent = self.stats.pooled + self.stats.tensors;
-        if lent.is_multiple_of(DISTANCE_EVERY) { self.measure_distance() } else { Ok(()) }
+        if self.session.env.pool().minds_distance() && lent.is_multiple_of(DISTANCE_EVERY) {
+            self.measure_distance()
+        } else {
+            Ok(())
+        }
     }
 
     /// Times the load of the peer's position. The peer stores its position last before it waits, so the line lies in the

@@ -98,7 +98,7 @@ fn publish_pooled(sender: &mut Sender, len: usize, header: Header) -> Result<()>
         let metadata = std::mem::take(&mut sender.metadata);
         return sender.finish_pooled(PLAIN.with(&metadata), len);
     }
-    sender.finish_pooled(PLAIN, len)
+    sender.finish_plain_pooled(len)
 }
 
 fn pooled(sender: &Sender, len: usize) -> &[u8] {

@@ -71,6 +71,12 @@ fn more_bytes_rotate_while_peers_are_far() {
 }
 
 #[test]
+fn a_distance_is_measured_only_where_the_footprint_depends_on_it() {
+    assert!(pool(8 << 20).0.minds_distance(), "as in the test above");
+    assert!(!shared_out().minds_distance(), "its footprints are the same");
+}
+
+#[test]
 fn a_block_comes_back_by_its_generation_only() {
     let (pool, peer, id) = pool(1 << 20);
     let loan = lend(&pool, id, 1 << 20);
