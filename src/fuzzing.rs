@@ -12,7 +12,7 @@ use crate::pool::{
     Block, Borrower, BorrowerId, Holder, Loan, LoanLimit, Pool, PoolOptions, Prepared, Promise,
     Ready, SharedBlock,
 };
-use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
+use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
 use crate::shm::{Backing, OwnRing, OwnWords, PeerRing, PeerWords};
 use crate::sync::Ordering;
 use crate::wake::{Attention, Sleeper, Waker};
@@ -198,11 +198,11 @@ fn wanted(script: &Script<'_>) -> Header {
 fn send(producer: &mut Producer<&Ours, &Theirs<'_>>, script: &Script<'_>) -> bool {
     let header = wanted(script);
     let len = header.len() as u32;
-    let is_beside = header.kind() == Kind::Message && header.len() <= BESIDE;
-    if let Some(room) = is_beside.then(|| producer.beside(len)).flatten() {
+    let is_plain = header.kind() == Kind::Message;
+    if let Some(room) = is_plain.then(|| producer.plain_room(len)).flatten() {
         assert_eq!(room.offset, producer.place(header));
         assert!(room.offset + header.len() as usize <= 2 * CAPACITY);
-        producer.publish_beside(header, room.next);
+        producer.publish_plain(header, room.next);
         assert_eq!(producer.written(), room.next);
     }
     let Ok(room) = producer.reserve(header) else { return false };

@@ -32,7 +32,7 @@ use crate::patience::SendPatience;
 use crate::patience::after;
 use crate::pool::Block;
 use crate::pool::{Prepared, Promise, Ready};
-use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
+use crate::ring::{BatchSlot, Full, Header, Kind, PlainRoom, Producer, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::status::Awaited;
@@ -424,9 +424,8 @@ impl Sender {
             return self.put_pooled(envelope, message, patience);
         }
         self.check()?;
-        let len = envelope.len() + message.len();
         let header = envelope.header(message.len());
-        if len <= BESIDE as usize && envelope.is_plain() && self.put_beside(header, message)? {
+        if envelope.is_plain() && self.put_plain(header, message)? {
             return Ok(());
         }
         let offset = self.find_room(header, patience)?;
@@ -435,13 +434,13 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a short plain message if there is room right behind the last record, without a wrap or a load of the
-    /// reader's position. Returns `false` if there is no such room.
+    /// Sends a plain message if there is room right behind the last record, without a load of the reader's position. Returns `false`
+    /// if there is no such room.
     #[inline(always)]
-    fn put_beside(&mut self, header: Header, message: &[u8]) -> Result<bool> {
-        let Some(room) = self.producer.beside(message.len() as u32) else { return Ok(false) };
+    fn put_plain(&mut self, header: Header, message: &[u8]) -> Result<bool> {
+        let Some(room) = self.producer.plain_room(message.len() as u32) else { return Ok(false) };
         self.ring.put(room.offset, message);
-        self.producer.publish_beside(header, room.next);
+        self.producer.publish_plain(header, room.next);
         self.published(message.len())?;
         Ok(true)
     }
@@ -458,10 +457,9 @@ impl Sender {
             return Ok(Reservation { offset: POOLED, header, next: 0, len, sender: self });
         }
         self.check()?;
-        let beside = if len <= BESIDE as usize { self.producer.beside(len as u32) } else { None };
-        let Beside { offset, next } = match beside {
+        let PlainRoom { offset, next } = match self.producer.plain_room(len as u32) {
             Some(room) => room,
-            None => Beside { offset: self.find_room(header, patience)?, next: 0 },
+            None => PlainRoom { offset: self.find_room(header, patience)?, next: 0 },
         };
         Ok(Reservation { offset, header, next, len, sender: self })
     }
@@ -490,7 +488,7 @@ impl Sender {
         if next == 0 {
             self.producer.publish(header);
         } else {
-            self.producer.publish_beside(header, next);
+            self.producer.publish_plain(header, next);
         }
         self.published(len)
     }

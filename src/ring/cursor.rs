@@ -63,11 +63,17 @@ fn align(end: u64, header: Header) -> u64 {
     end.wrapping_add(unit - 1) & !(unit - 1)
 }
 
-/// Returns what [`next`] returns, for a plain message of up to [`BESIDE`] bytes that stands alone.
+/// Returns what [`lead`] returns, for a plain message of `len` bytes that stands alone.
 #[inline(always)]
-fn next_beside(position: u64, len: u64) -> u64 {
-    let unit = if len > SHORT { HEADER } else { LINE };
-    position.wrapping_add(HEADER + len + unit - 1) & !(unit - 1)
+pub(super) fn plain_lead(len: u64) -> u64 {
+    if len <= BESIDE { HEADER } else { LINE }
+}
+
+/// Returns what [`next`] returns, for a plain message of `len` bytes that stands alone.
+#[inline(always)]
+fn next_plain(position: u64, len: u64) -> u64 {
+    let unit = if len > SHORT && len <= BESIDE { HEADER } else { LINE };
+    position.wrapping_add(plain_lead(len) + len + unit - 1) & !(unit - 1)
 }
 
 /// The ring has no room now.
@@ -195,11 +201,11 @@ impl ProducerCursor {
         if needed <= free { Ok(next) } else { Err(Full { free, needed }) }
     }
 
-    /// Returns the start of the record after a plain message of up to [`BESIDE`] bytes, if the message fits
-    /// and the word there is known to be zero.
+    /// Returns the start of the record after a plain message of `len` bytes, if the message fits and the word there is known to be
+    /// zero.
     #[inline(always)]
-    pub(crate) fn fits_beside(&self, len: u64) -> Option<u64> {
-        let next = next_beside(self.head, len);
+    pub(crate) fn fits_plain(&self, len: u64) -> Option<u64> {
+        let next = next_plain(self.head, len);
         let used = next.wrapping_sub(self.tail);
         let is_clear = self.clear == next.wrapping_sub(self.head);
         (is_clear && used <= self.capacity - RESERVED).then_some(next)
@@ -259,11 +265,11 @@ impl ProducerCursor {
         Clearing { before, after }
     }
 
-    /// Moves the head to `next`, which [`Self::fits_beside`] returned.
+    /// Moves the head to `next`, which [`Self::fits_plain`] returned.
     #[inline(always)]
-    pub(crate) fn advance_beside(&mut self, next: u64) -> Clearing {
+    pub(crate) fn advance_plain(&mut self, next: u64) -> Clearing {
         self.head = next;
-        // The record has this length, or `fits_beside` would not have returned it.
+        // The record has this length, or `fits_plain` would not have returned it.
         let after = self.successor(self.clear);
         if after.is_none() {
             self.clear = 0;

@@ -38,6 +38,6 @@ mod models;
 mod tsan;
 
 pub(crate) use consumer::{Consumer, Record};
-pub(crate) use cursor::{BESIDE, Full, LINE, SHORT, batch_limit, largest_payload};
+pub(crate) use cursor::{Full, LINE, SHORT, batch_limit, largest_payload};
 pub(crate) use header::{Header, Kind};
-pub(crate) use producer::{BatchSlot, Beside, Producer};
+pub(crate) use producer::{BatchSlot, PlainRoom, Producer};

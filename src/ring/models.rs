@@ -18,7 +18,7 @@
 
 use loom::thread;
 
-use crate::ring::{BatchSlot, Beside, Consumer, Header, Kind, Producer};
+use crate::ring::{BatchSlot, Consumer, Header, Kind, PlainRoom, Producer};
 use crate::shm::{LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, failure_without};
 
@@ -86,9 +86,9 @@ impl Writer {
     /// Sends a message if there is room.
     fn try_send(&mut self, payload: &[u64]) -> bool {
         let len = 8 * payload.len() as u32;
-        if let Some(Beside { offset, next }) = self.producer.beside(len) {
+        if let Some(PlainRoom { offset, next }) = self.producer.plain_room(len) {
             self.write(offset, payload);
-            self.producer.publish_beside(header(payload.len()), next);
+            self.producer.publish_plain(header(payload.len()), next);
             return true;
         }
         match self.producer.reserve(header(payload.len())).expect("the reader is honest") {
@@ -306,7 +306,7 @@ fn tight_records() {
             reader.receive();
         }
         writer.producer.refresh().expect("the reader is honest");
-        assert!(writer.producer.beside(8 * 8).is_some(), "the short way");
+        assert!(writer.producer.plain_room(8 * 8).is_some(), "the short way");
         let messages = [vec![3; 8], vec![4; 8]];
         let sent = messages.clone();
         let sending = thread::spawn(move || {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Fault;
-use crate::ring::cursor::{Clearing, Full, HEADER, ProducerCursor};
+use crate::ring::cursor::{Clearing, Full, ProducerCursor, plain_lead};
 use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnRing, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, compiler_fence};
@@ -40,9 +40,9 @@ pub(crate) struct BatchSlot {
     count: u32,
 }
 
-/// Room for a plain message directly after its header.
+/// Room for a plain message right behind the last record.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Beside {
+pub(crate) struct PlainRoom {
     /// The start of the payload, in bytes from the start of the data section.
     pub(crate) offset: usize,
     /// The start of the next record.
@@ -177,25 +177,25 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         }
     }
 
-    /// Returns room for a plain message of `len` bytes, at most [`BESIDE`](crate::ring::BESIDE). Returns
-    /// `None` if there is none that is free of further work: see [`Self::reserve`].
+    /// Returns room for a plain message of `len` bytes. Returns `None` if there is none that is free of further work: see
+    /// [`Self::reserve`].
     #[inline(always)]
-    pub(crate) fn beside(&self, len: u32) -> Option<Beside> {
+    pub(crate) fn plain_room(&self, len: u32) -> Option<PlainRoom> {
         // As in `reserve`. Nothing is claimed: no later call takes a word before the next header to be zero.
         compiler_fence(Ordering::SeqCst);
-        let next = self.cursor.fits_beside(len.into())?;
-        let offset = (self.cursor.head() & self.mask) as usize + HEADER as usize;
-        Some(Beside { offset, next })
+        let next = self.cursor.fits_plain(len.into())?;
+        let offset = (self.cursor.head() & self.mask) as usize + plain_lead(len.into()) as usize;
+        Some(PlainRoom { offset, next })
     }
 
-    /// Publishes a plain message. The last call of [`Self::beside`] returned `next` as the start of the next
+    /// Publishes a plain message. The last call of [`Self::plain_room`] returned `next` as the start of the next
     /// record.
     #[inline(always)]
-    pub(crate) fn publish_beside(&mut self, header: Header, next: u64) {
-        debug_assert_eq!(self.cursor.fits_beside(header.len()), Some(next), "room was found");
+    pub(crate) fn publish_plain(&mut self, header: Header, next: u64) {
+        debug_assert_eq!(self.cursor.fits_plain(header.len()), Some(next), "room was found");
         debug_assert_eq!(self.cursor.fits(header), Ok(next), "the same as for any record");
         let position = self.cursor.head();
-        let clearing = self.cursor.advance_beside(next);
+        let clearing = self.cursor.advance_plain(next);
         self.store(position, header.to_word(), clearing);
     }
 

@@ -18,7 +18,7 @@
 
 use std::thread;
 
-use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer};
+use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer};
 use crate::shm::{Area, Backing, Mapping, Segment, page_size};
 
 /// Messages of a run.
@@ -79,11 +79,11 @@ impl Writer {
 
     fn send(&mut self, number: u64) {
         // The short path where it exists, and now and then the other one all the same.
-        if number % 16 < 12 && len(number) <= BESIDE as usize {
-            let room = self.producer.beside(len(number) as u32);
+        if number % 16 < 12 {
+            let room = self.producer.plain_room(len(number) as u32);
             if let Some(room) = room.filter(|room| room.offset + len(number) <= capacity()) {
                 self.fill(room.offset, number);
-                self.producer.publish_beside(message(number), room.next);
+                self.producer.publish_plain(message(number), room.next);
                 return;
             }
         }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::channel::sender::Sender;
 use crate::error::Result;
-use crate::ring::{BESIDE, Beside, Header, Kind};
+use crate::ring::{Header, Kind, PlainRoom};
 use crate::wake::HOT;
 
 /// What became of a message that was to be published at once.
@@ -22,13 +22,12 @@ pub enum AtOnce {
 impl Sender {
     /// Finds room for a message of `len` bytes right behind the last record.
     #[inline(always)]
-    fn beside_at_once(&self, len: usize) -> Option<Beside> {
+    fn room_at_once(&self, len: usize) -> Option<PlainRoom> {
         let is_usual = len <= self.inline_max
-            && len <= BESIDE as usize
             && self.generation.is_current()
             && self.link.is_alive()
             && !self.gone;
-        if is_usual { self.producer.beside(len as u32) } else { None }
+        if is_usual { self.producer.plain_room(len as u32) } else { None }
     }
 
     /// Returns room for a message of `len` bytes, as [`reserve`](Self::reserve) does.
@@ -37,7 +36,7 @@ impl Sender {
     #[doc(hidden)]
     #[inline(always)]
     pub fn reserve_at_once(&mut self, len: usize) -> Option<NonNull<u8>> {
-        let room = self.beside_at_once(len)?;
+        let room = self.room_at_once(len)?;
         self.ring.find(room.offset, len)
     }
 
@@ -45,7 +44,7 @@ impl Sender {
     #[doc(hidden)]
     #[inline(always)]
     pub fn publish_at_once(&mut self, len: usize) -> AtOnce {
-        match self.beside_at_once(len) {
+        match self.room_at_once(len) {
             Some(room) => self.finish_at_once(room, len),
             None => AtOnce::No,
         }
@@ -55,7 +54,7 @@ impl Sender {
     #[doc(hidden)]
     #[inline(always)]
     pub fn send_at_once(&mut self, message: &[u8]) -> AtOnce {
-        match self.beside_at_once(message.len()) {
+        match self.room_at_once(message.len()) {
             Some(room) if self.ring.put_short(room.offset, message) => {
                 self.finish_at_once(room, message.len())
             }
@@ -64,8 +63,8 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn finish_at_once(&mut self, room: Beside, len: usize) -> AtOnce {
-        self.producer.publish_beside(Header::new(Kind::Message, len as u32), room.next);
+    fn finish_at_once(&mut self, room: PlainRoom, len: usize) -> AtOnce {
+        self.producer.publish_plain(Header::new(Kind::Message, len as u32), room.next);
         self.count(len);
         let state = self.show();
         if state == HOT || self.data.is_attended(state) { AtOnce::Done } else { AtOnce::Due }

@@ -43,7 +43,7 @@ pub struct Reservation<'a> {
     pub(crate) offset: usize,
     /// The header of the reserved record. Of that of a record in the pool only the mark of metadata is used.
     pub(crate) header: Header,
-    /// The start of the next record, as [`Beside`](crate::ring::Beside) says. 0: not known yet.
+    /// The start of the next record, as [`PlainRoom`](crate::ring::PlainRoom) says. 0: not known yet.
     pub(crate) next: u64,
     pub(crate) len: usize,
     pub(crate) sender: &'a mut Sender,

@@ -28,6 +28,8 @@ fn a_ring_keeps_a_line_for_the_next_header_and_one_for_closing() {
 
 #[test]
 fn the_short_way_leads_where_any_other_does() {
+    // Lengths of all three forms.
+    const LONGEST: u64 = BESIDE + 128;
     let (mut taken, mut random) = (0, 1u64);
     for start in [0, 1 << 32, 0u64.wrapping_sub(CAPACITY)] {
         let (mut short, mut any) =
@@ -35,11 +37,11 @@ fn the_short_way_leads_where_any_other_does() {
         for round in 0..60_000u64 {
             random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
             // Long runs of one length, and all lengths; a reader far behind, or near.
-            let len = if round % 128 < 64 { round / 128 } else { random >> 33 } % (BESIDE + 1);
+            let len = if round % 128 < 64 { round / 128 } else { random >> 33 } % LONGEST;
             let room = any.fits(message(len)).ok();
             let bytes = |next: &u64| next.wrapping_sub(any.head());
             let beside = room.filter(|next| bytes(next) == any.clear);
-            assert_eq!(short.fits_beside(len), beside, "room, and a next header that is zero");
+            assert_eq!(short.fits_plain(len), beside, "room, and a next header that is zero");
             let Some(next) = room else {
                 let behind = any.tail().wrapping_add(LINE);
                 let position = if random >> 63 == 0 { any.head() } else { behind };
@@ -49,7 +51,7 @@ fn the_short_way_leads_where_any_other_does() {
             };
             let clearing = any.advance(next);
             if beside.is_some() {
-                assert_eq!(short.advance_beside(next), clearing);
+                assert_eq!(short.advance_plain(next), clearing);
                 taken += 1;
             } else {
                 assert_eq!(short.advance(next), clearing);
