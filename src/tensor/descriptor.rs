@@ -255,22 +255,44 @@ pub(super) fn of_words(words: [u64; SINGLE], len: usize, bytes: u64) -> Option<(
         return None;
     }
     let dtype = DType::from_code(head as u8).ok()?;
+    // Most tensors have few dimensions, and each one takes a dozen instructions.
+    let dims = match rank {
+        0..=2 => dims_of::<2>(words, rank, dtype, bytes),
+        3..=4 => dims_of::<4>(words, rank, dtype, bytes),
+        _ => dims_of::<MOST>(words, rank, dtype, bytes),
+    };
+    Some((dtype, Shape::of_parts(dims?, rank as u8)))
+}
+
+/// Decodes up to `N` dimensions of a short description, and checks that they and the data type need so many bytes.
+#[inline(always)]
+fn dims_of<const N: usize>(
+    words: [u64; SINGLE],
+    rank: usize,
+    dtype: DType,
+    bytes: u64,
+) -> Option<[usize; MAX_RANK]> {
     let half = |at: usize| (words[at / 2] >> (32 * (at % 2))) & 0xFFFF_FFFF;
-    let dims: [u64; MOST] = core::array::from_fn(|at| if at < rank { half(at + 1) } else { 0 });
-    // The product of two of them fits into a word.
-    let [a, b, c, d, e, f, g] =
-        core::array::from_fn(|at| if at < rank { dims[at].max(1) } else { 1 });
-    let product = (a * b).checked_mul(c * d)?.checked_mul(e * f)?.checked_mul(g)?;
-    let is_empty = |at: usize| at < rank && dims[at] == 0;
-    let is_empty = (is_empty(0) | is_empty(1) | is_empty(2) | is_empty(3))
-        | (is_empty(4) | is_empty(5) | is_empty(6));
+    let (mut dims, mut product, mut is_empty) = ([0; MAX_RANK], 1u64, false);
+    for pair in 0..N.div_ceil(2) {
+        // The product of two of them fits into a word.
+        let mut of_both = 1;
+        for at in 2 * pair..N.min(2 * pair + 2) {
+            if at < rank {
+                let dim = half(at + 1);
+                dims[at] = dim as usize;
+                of_both *= dim.max(1);
+                is_empty |= dim == 0;
+            }
+        }
+        product = if pair == 0 { of_both } else { product.checked_mul(of_both)? };
+    }
     let count = if is_empty { 0 } else { product };
     let is_right = match dtype.size() {
         Some(size) => count.checked_mul(size as u64)? == bytes && bytes <= isize::MAX as u64,
         None => count > 0 || bytes == 0,
     };
-    let [a, b, c, d, e, f, g] = dims.map(|dim| dim as usize);
-    is_right.then(|| (dtype, Shape::of_parts([a, b, c, d, e, f, g, 0], rank as u8)))
+    is_right.then_some(dims)
 }
 
 /// Checks that data type and shape need `len` bytes. It does not read BYTES elements.
