@@ -1,7 +1,7 @@
 //! Makes the tables of README and docs of the results of measurements, and checks them.
 //!
 //! ```text
-//! cargo run -p slipring-bench -- table docs/figures/zen4.csv         prints the tables of a file
+//! cargo run -p slipring-bench -- table docs/figures/emerald.csv         prints the tables of a file
 //! cargo run -p slipring-bench -- write README.md docs/performance.md  makes the marked tables of these pages
 //! cargo run -p slipring-bench -- check README.md docs/performance.md  fails if a marked table differs from its file
 //! ```

@@ -4,7 +4,7 @@
 //! figures. An underscore in a setting stands for a blank:
 //!
 //! ```text
-//! <!-- table: floors docs/figures/zen4.csv state=near modes=direct,connect -->
+//! <!-- table: floors docs/figures/emerald.csv state=far modes=direct,connect -->
 //! | … |
 //! <!-- end -->
 //! ```
