@@ -36,7 +36,9 @@ pub use dtype::DType;
 pub use element::Element;
 pub(crate) use exchange::{SingleTensor, TENSORS, open_set};
 #[doc(hidden)]
-pub use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, GpuPlace, OnGpu, Ticket};
+pub use gpu::{
+    Fate, GpuBorrower, GpuHandle, GpuLoan, GpuMemory, GpuOrder, GpuParcel, GpuPlace, OnGpu, Ticket,
+};
 pub(crate) use outgoing::Described;
 #[doc(hidden)]
 pub use outgoing::Outgoing;
