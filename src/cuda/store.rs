@@ -196,16 +196,26 @@ impl Store {
             }
         };
         let chunk = Chunk { memory, name, exposed: Vec::new() };
-        if self.terms.order() == Order::Words {
-            // Nobody knows the chunk yet, so no word is awaited before it is 0.
-            let room = chunk.room(Order::Words);
-            let len = (chunk.memory.len() - room) as usize;
-            let (words, own) =
-                (Area { start: chunk.memory.start() + room, len }, self.device.stream()?);
-            words.fill(0, &own)?;
-            own.synchronize()?;
+        if self.terms.order() == Order::Words { self.clear_words(chunk) } else { Ok(chunk) }
+    }
+
+    /// Sets the words of a new chunk to 0 and waits for that. Nobody knows the chunk yet, so no word is awaited before.
+    fn clear_words(&self, chunk: Chunk) -> Result<Chunk> {
+        let room = chunk.room(Order::Words);
+        let len = (chunk.memory.len() - room) as usize;
+        let words = Area { start: chunk.memory.start() + room, len };
+        let own = self.device.stream()?;
+        words.fill(0, &own)?;
+        match own.synchronize() {
+            Ok(()) => Ok(chunk),
+            Err(error) => {
+                if !own.wait_to_end() {
+                    // The stream may write it at any time.
+                    std::mem::forget(chunk);
+                }
+                Err(error)
+            }
         }
-        Ok(chunk)
     }
 
     fn room(&self, books: &Books) -> u64 {

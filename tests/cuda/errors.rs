@@ -266,19 +266,19 @@ fn place(device: GpuUuid) -> GpuPlace {
     GpuPlace { device, memory, allocation: 4096, offset: 0, len: 64, order }
 }
 
-fn description(place: &GpuPlace) -> Vec<u8> {
+pub fn description(place: &GpuPlace) -> Vec<u8> {
     let (dtype, shape) = (DType::Fp32, Shape::from([16]));
     Descriptor { name: "", dtype, shape, place: Location::Gpu(&place.encode()) }.encode().unwrap()
 }
 
-fn post(peer: &mut crate::support::raw::RawPeer, attachments: &[Lent], description: &[u8]) {
+pub fn post(peer: &mut crate::support::raw::RawPeer, attachments: &[Lent], description: &[u8]) {
     let mut payload: Vec<u8> = attachments.iter().flat_map(Lent::encode).collect();
     payload.extend(description);
     let header = 7 | (attachments.len() as u64) << 16 | 1 << 24 | (payload.len() as u64) << 32;
     peer.publish(header, &payload);
 }
 
-const TICKET: Lent = Lent { segment: 1, slot: 0, offset: 0, len: 64, generation: 5 };
+pub const TICKET: Lent = Lent { segment: 1, slot: 0, offset: 0, len: 64, generation: 5 };
 
 #[test]
 fn a_place_that_lies_ends_the_link() {

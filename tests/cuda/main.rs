@@ -4,6 +4,7 @@
 
 mod containers;
 mod copies;
+mod descriptors;
 mod errors;
 mod exchange;
 mod fake;

@@ -395,6 +395,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t len, CUstre
     return leave(code);
 }
 
+#ifndef WITHOUT_WORDS
 /* The flags are those that slipring uses alone: a barrier before a write, and a wait for no less than a value. */
 static CUresult word(const char *name, int kind, CUstream handle, CUdeviceptr pointer, uint64_t value, unsigned flags)
 {
@@ -413,7 +414,6 @@ static CUresult word(const char *name, int kind, CUstream handle, CUdeviceptr po
     return leave(code);
 }
 
-#ifndef WITHOUT_WORDS
 CUresult cuStreamWriteValue64_v2(CUstream handle, CUdeviceptr pointer, uint64_t value, unsigned flags)
 {
     return word("cuStreamWriteValue64_v2", WRITE_WORD, handle, pointer, value, flags);

@@ -64,6 +64,24 @@ impl Two {
         Some(Self { owner, borrower })
     }
 
+    /// As [`start_apart`](Self::start_apart), with the owner in a namespace of its own, too.
+    pub fn start_both_apart(
+        test: &str,
+        cuda: &FakeCuda,
+        namespace: Namespace,
+        owner: fn(Connection),
+        borrower: fn(Connection),
+    ) -> Option<Self> {
+        play(test, owner, borrower);
+        let (name, environment) = (unique_name(), cuda.command_env());
+        let apart = |role: &str| {
+            Other::spawn_apart(test, &format!("{role} {name}"), &environment, namespace)
+        };
+        let borrower = apart("borrower")?;
+        borrower.expect("listening");
+        Some(Self { owner: apart("owner")?, borrower })
+    }
+
     pub fn succeed(mut self) {
         self.owner.succeeds();
         self.borrower.succeeds();
