@@ -46,7 +46,8 @@ fn write_late(mut link: Connection) {
         let until = soon();
         let shape = [whole_chunk()];
         let mut draft = pool.alloc_deadline(DType::Uint8, shape, &stream, until).unwrap();
-        draft.fill(7).unwrap();
+        // Longer than the reader takes to its copy.
+        (0..10).for_each(|_| draft.fill(7).unwrap());
         draft.fill(round).unwrap();
         link.send_tensor(draft.share().unwrap()).unwrap();
     }
