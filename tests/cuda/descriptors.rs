@@ -35,7 +35,8 @@ const MIB: u64 = 1 << 20;
 /// Returns a driver that opens no handle of another process, as in another container.
 fn container(kind: Kind) -> FakeCuda {
     let fails = "cuIpcOpenMemHandle_v2:201:1:999999,cuIpcOpenEventHandle:201:1:999999";
-    FakeCuda::new().delay(SLOW).fail(fails).of_kind(kind)
+    // A real driver needs no telling that it is in a container.
+    FakeCuda::new().delay(SLOW).of_kind(kind).if_fake(|cuda| cuda.fail(fails))
 }
 
 /// Sends tensors that are written after they were sent, and uses the memory of the first one again.
@@ -85,8 +86,6 @@ fn tensors_pass_between_two_containers() {
     const TEST: &str = "tensors_pass_between_two_containers";
     for kind in KINDS {
         let cuda = container(kind);
-        // A real driver needs no telling that it is in a container.
-        let cuda = if cuda.is_there(TEST) { cuda } else { FakeCuda::new().of_kind(kind) };
         let namespace = Namespace::PidAndIpc;
         let Some(two) = Two::start_both_apart(TEST, &cuda, namespace, write_late, read_late) else {
             return;
@@ -253,6 +252,10 @@ fn a_stream_that_waits_for_a_dead_owner_is_released() {
     const TEST: &str = "a_stream_that_waits_for_a_dead_owner_is_released";
     let cuda = FakeCuda::new().of_kind(Kind::Words);
     let slow = cuda.clone().delay(10 * SLOW);
+    // A GPU is done with the owner's work before anybody can kill the owner.
+    if !cuda.tells(TEST) {
+        return;
+    }
     let mut two = Two::start_with(
         TEST,
         [&slow, &cuda],
@@ -295,6 +298,10 @@ fn a_loan_comes_back_when_its_last_use_is_over() {
     const TEST: &str = "a_loan_comes_back_when_its_last_use_is_over";
     for kind in KINDS {
         let cuda = FakeCuda::new().delay(SLOW).of_kind(kind);
+        // A GPU is done with the reader's work before the owner can look.
+        if !cuda.tells(TEST) {
+            return;
+        }
         exchange(
             TEST,
             &cuda,
@@ -734,7 +741,7 @@ fn allocate(device: i32, len: usize) -> OwnedFd {
 #[test]
 fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
     const TEST: &str = "a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own";
-    let cuda = FakeCuda::new().devices(2);
+    let cuda = FakeCuda::new().if_fake(|cuda| cuda.devices(2));
     alone(TEST, &cuda, || {
         let device = device();
         let stream = device.stream().unwrap();
@@ -750,17 +757,20 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
         let hidden = GpuUuid([9; 16]);
         let short = CudaFault::ShortAllocation { claimed: 4 * MIB };
         // What it is, where it is said to be, how long it is said to be, and the error.
-        let lies: Vec<(OwnedFd, GpuUuid, u64, CudaFault)> = vec![
+        let mut lies: Vec<(OwnedFd, GpuUuid, u64, CudaFault)> = vec![
             (memfd(), uuid, 2 * MIB, not.clone()),
             (file("/dev/null"), uuid, 2 * MIB, not.clone()),
             (file("/proc/self/exe"), uuid, 2 * MIB, not.clone()),
             (file("/proc/self"), uuid, 2 * MIB, not.clone()),
             (socket.into(), uuid, 2 * MIB, not.clone()),
             (pipe, uuid, 2 * MIB, not.clone()),
-            (allocate(1, 2 << 20), uuid, 2 * MIB, CudaFault::WrongDevice { said: uuid }),
             (allocate(0, 2 << 20), uuid, 4 * MIB, short),
             (allocate(0, 2 << 20), hidden, 2 * MIB, CudaFault::HiddenDevice { is: hidden }),
         ];
+        if Device::count().unwrap() > 1 {
+            let wrong = CudaFault::WrongDevice { said: uuid };
+            lies.push((allocate(1, 2 << 20), uuid, 2 * MIB, wrong));
+        }
         for (number, (fd, said, len, expected)) in (0u64..).zip(lies) {
             announce(&mut peer, &allocation_packet(number, len, said.0), &[fd]);
             post(&mut peer, &TWO, &description(&place(said, number, len)));

@@ -144,6 +144,11 @@ impl FakeCuda {
         self.with(KIND, kind as u32)
     }
 
+    /// Alters the driver without a GPU. The machine's own stays as it is.
+    pub fn if_fake(self, alter: impl FnOnce(Self) -> Self) -> Self {
+        if is_real() { self } else { alter(self) }
+    }
+
     /// A driver that finds no device.
     pub fn without_device(self) -> Self {
         self.with("FAKE_CUDA_NO_DEVICE", 1)

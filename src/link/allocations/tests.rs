@@ -52,6 +52,12 @@ fn allocations_have_a_limit_and_an_account() {
     assert!(matches!(full.kind(), ErrorKind::AccountFull { .. }), "{full}");
     passed.withdraw(0);
     passed.add(2, (DEVICE, 2 << 20), untrusted()).unwrap();
+    // As many as the wire allows, whatever the account says.
+    let one = passed.get(2).unwrap().clone();
+    passed.known.extend((100..).map(|number| (number, one.clone())).take(ALLOCATIONS - 2));
+    let fault = Fault::PeerAllocations { count: ALLOCATIONS + 1, limit: ALLOCATIONS };
+    let many = passed.add(3, (DEVICE, 2 << 20), untrusted()).unwrap_err();
+    assert_eq!(*many.kind(), ErrorKind::Fault(fault));
 }
 
 #[test]
