@@ -1,9 +1,9 @@
 //! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::channel::LentRange;
+use crate::channel::{LentRange, PassedAllocation};
 use crate::cuda::closer::{self, Parked};
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, EventHandle};
@@ -27,11 +27,27 @@ pub(super) struct Imports {
     open: Mutex<Open>,
 }
 
-/// A count of the requests, and the open objects with the count at their last request.
+/// A count of the requests, and the open objects.
 #[derive(Debug, Default)]
 struct Open {
     now: u64,
-    imports: HashMap<Key, (u64, Arc<Import>)>,
+    imports: HashMap<Key, Known>,
+}
+
+/// An open object.
+#[derive(Debug)]
+struct Known {
+    /// The count at the last request.
+    last: u64,
+    import: Arc<Import>,
+    /// Of an announced allocation: gone when its owner has withdrawn it and no tensor of it is left.
+    passed: Option<Weak<PassedAllocation>>,
+}
+
+impl Known {
+    fn is_withdrawn(&self) -> bool {
+        self.passed.as_ref().is_some_and(|passed| passed.strong_count() == 0)
+    }
 }
 
 /// What names an allocation on a link.
@@ -85,14 +101,16 @@ impl Imports {
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let Open { now, imports: open } = &mut *memory;
         *now += 1;
+        // Another thread closes them.
+        open.retain(|_, known| !known.is_withdrawn());
         let key = match place.memory {
             GpuHandle::Ipc(handle) => Key::Handle(place.device, handle),
             GpuHandle::Announced(number) => Key::Announced(number),
         };
-        if let Some((last, import)) = open.get_mut(&key) {
-            *last = *now;
-            import.memory().holds(place.allocation)?;
-            return Ok(import.clone());
+        if let Some(known) = open.get_mut(&key) {
+            known.last = *now;
+            known.import.memory().holds(place.allocation)?;
+            return Ok(known.import.clone());
         }
         let opened = match open_memory(device, loan) {
             Ok(opened) => opened,
@@ -111,10 +129,11 @@ impl Imports {
         if !is_told {
             return Ok(import);
         }
-        open.insert(key, (*now, import.clone()));
-        let idle = open.iter().filter(|(_, (_, import))| Arc::strong_count(import) == 1);
+        let passed = loan.passed().map(Arc::downgrade);
+        open.insert(key, Known { last: *now, import: import.clone(), passed });
+        let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
         if idle.clone().count() > IDLE {
-            let oldest = idle.min_by_key(|(_, (last, _))| *last).map(|(key, _)| *key);
+            let oldest = idle.min_by_key(|(_, known)| known.last).map(|(key, _)| *key);
             // Another thread closes it.
             oldest.and_then(|key| open.remove(&key));
         }

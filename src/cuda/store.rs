@@ -66,6 +66,13 @@ impl Chunk {
         let len = self.memory.len();
         if order == Order::Words { words::room(len) } else { len }
     }
+
+    /// Returns whether the chunk can be freed when nothing of it is in use or on loan. A descriptor and a mapping keep the
+    /// memory for those who have them. A handle keeps nothing, and events end with the pool.
+    fn may_go(&self, order: Order) -> bool {
+        let keeps_itself = matches!(self.name, Name::Announced(_)) && order != Order::Events;
+        keeps_itself || self.exposed.is_empty()
+    }
 }
 
 impl Parked for Chunk {
@@ -106,18 +113,18 @@ impl Store {
         Ok(self.books().bytes())
     }
 
-    /// Collects returned memory, then frees the chunks that nobody uses or has open.
+    /// Collects returned memory, then frees the chunks that nobody uses, and has open where that matters.
     pub(super) fn trim(&self) -> Result<()> {
         self.device.driver().check_fork()?;
         let mut books = self.books();
         books.sweep(&self.device);
-        let freed = books.drop_chunks();
+        let freed = books.drop_chunks(self.order());
         drop(books);
         free(freed);
         Ok(())
     }
 
-    /// Returns whether no range is in use and no process has a chunk open. In the lending process.
+    /// Returns whether no range is in use and all chunks are freed. In the lending process.
     pub(super) fn is_over(&self) -> bool {
         self.trim().is_ok() && {
             let books = self.books();
@@ -147,7 +154,7 @@ impl Store {
             let Some(needed) = needed else { return Err(self.exhausted(len, books.total())) };
             let mut size = needed.max(self.terms.chunk());
             if size > self.room(&books) {
-                free(books.drop_chunks());
+                free(books.drop_chunks(order));
                 // A chunk shorter than usual, if the quota has no room for a whole one.
                 size = size.min(self.room(&books) / PAGE * PAGE);
             }
@@ -178,7 +185,7 @@ impl Store {
     /// Frees idle chunks first, and then takes no more than the request needs.
     #[cold]
     fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
-        let freed = self.books().drop_chunks();
+        let freed = self.books().drop_chunks(self.order());
         free(freed);
         closer::wait_for_all(PATIENCE);
         self.make(needed)
@@ -279,12 +286,12 @@ impl Books {
         self.chunks[at] = Some(chunk);
     }
 
-    /// Takes out the chunks that nobody uses or has open, as of the last [sweep](Self::sweep).
-    fn drop_chunks(&mut self) -> Vec<Chunk> {
+    /// Takes out the chunks that nobody uses and that [may go](Chunk::may_go), as of the last [sweep](Self::sweep).
+    fn drop_chunks(&mut self, order: Order) -> Vec<Chunk> {
         let Self { ledger, chunks, .. } = self;
         let mut freed = Vec::new();
         ledger.drop_chunks(|at| {
-            let gone = chunks[at].take_if(|chunk| chunk.exposed.is_empty());
+            let gone = chunks[at].take_if(|chunk| chunk.may_go(order));
             let is_gone = gone.is_some();
             freed.extend(gone);
             is_gone

@@ -575,6 +575,57 @@ fn what_the_owner_has_freed_is_withdrawn() {
 }
 
 #[test]
+fn a_pool_that_is_dropped_frees_its_memory_while_the_link_lives() {
+    const TEST: &str = "a_pool_that_is_dropped_frees_its_memory_while_the_link_lives";
+    for kind in KINDS {
+        let cuda = FakeCuda::new().of_kind(kind);
+        exchange(
+            TEST,
+            &cuda,
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                for round in 0..30 {
+                    let pool = small_pool(&device);
+                    let mut draft = pool.alloc::<u8>([whole_chunk()], &stream).unwrap();
+                    draft.fill(round).unwrap();
+                    link.send_tensor(draft.share().unwrap()).unwrap();
+                    hear(&mut link);
+                    drop(pool);
+                    // The peer has it mapped, and uses none of it.
+                    is_closed(&device);
+                }
+                hear_out(&mut link);
+            },
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                for round in 0..30 {
+                    let tensor = recv(&mut link);
+                    let copy = device.to_host(&tensor, &stream).unwrap();
+                    assert!(copy.as_slice::<u8>().unwrap().iter().all(|byte| *byte == round));
+                    drop(tensor);
+                    link.send(b"read").unwrap();
+                }
+                link.close().unwrap();
+            },
+        );
+        if !cuda.tells(TEST) {
+            continue;
+        }
+        // The peer unmaps what is withdrawn, and keeps no more than the last ones.
+        let (mut mapped, mut most) = (0i32, 0);
+        for call in cuda.trace() {
+            mapped += i32::from(call.name == "cuMemMap");
+            mapped -= i32::from(call.name == "cuMemUnmap");
+            most = most.max(mapped);
+        }
+        assert_eq!(mapped, 0);
+        assert!(most <= 6, "{most} mappings at once");
+    }
+}
+
+#[test]
 fn the_options_of_a_pool_are_judged_for_its_gpu() {
     const TEST: &str = "the_options_of_a_pool_are_judged_for_its_gpu";
     let options = |order: Option<Order>| {

@@ -39,13 +39,18 @@ const KIND: &str = "SLIPRING_TEST_POOL";
 /// How the pools of a test's processes export memory, and what orders their work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// By a handle, and by events.
     Handles,
+    /// By a descriptor, and by words.
     Words,
+    /// By a descriptor, and synchronized.
     Synchronized,
+    /// By a descriptor, and by events.
+    Events,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Handles, Self::Words, Self::Synchronized];
+    pub const ALL: [Self; 4] = [Self::Handles, Self::Words, Self::Synchronized, Self::Events];
 
     /// The kind that this process was told.
     pub fn told() -> Self {

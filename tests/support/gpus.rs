@@ -136,6 +136,7 @@ pub fn pool_options() -> PoolOptions {
         Kind::Handles => PoolOptions::new(),
         Kind::Words => descriptors().order(Order::Words),
         Kind::Synchronized => descriptors().order(Order::Synchronized),
+        Kind::Events => descriptors().order(Order::Events),
     }
 }
 
