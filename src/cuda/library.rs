@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUipcEventHandle,
     CUipcMemHandle, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUpointer_attribute, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 
@@ -154,6 +154,8 @@ old {
     cuMemMap(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
     cuMemUnmap(CUdeviceptr, usize);
     cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+    cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
+    cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);
 }
 // Of CUDA 11.7.
 newer {

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUpointer_attribute,
 };
 
 use crate::channel::PassedAllocation;
@@ -132,15 +132,33 @@ impl Handle {
         Ok(handle)
     }
 
+    /// Returns the handle of the allocation that is mapped at an address, or `None` if none of `cuMemCreate` is.
+    fn retain(device: &Device, at: CUdeviceptr) -> Result<Option<Self>> {
+        const CALL: &str = "cuMemRetainAllocationHandle";
+        let (driver, mut raw) = (device.driver(), 0);
+        let address = std::ptr::without_provenance_mut(at as usize);
+        // SAFETY: `raw` has room for a handle. The driver checks the address.
+        let code = unsafe { (driver.calls.cuMemRetainAllocationHandle)(&mut raw, address) };
+        if is_refusal(code) && code != 0 {
+            return Ok(None);
+        }
+        driver.check(CALL, code)?;
+        Ok(Some(Self { device: device.clone(), raw }))
+    }
+
     /// Returns where the allocation lies.
     fn location(&self) -> Result<Location> {
+        self.properties().map(|properties| properties.location)
+    }
+
+    fn properties(&self) -> Result<Properties> {
         let (driver, mut found) = (self.device.driver(), Properties::of(&self.device));
         let found_at = (&raw mut found).cast::<CUmemAllocationProp>();
         // SAFETY: `found` has room for the driver's properties, and the handle lives.
         let code =
             unsafe { (driver.calls.cuMemGetAllocationPropertiesFromHandle)(found_at, self.raw) };
         driver.check("cuMemGetAllocationPropertiesFromHandle", code)?;
-        Ok(found.location)
+        Ok(found)
     }
 
     /// Returns a descriptor of the allocation, for other processes.
@@ -255,7 +273,44 @@ impl Drop for Mapped {
     }
 }
 
+/// A mapping of another library's, and a descriptor of its allocation.
+pub(super) struct Found {
+    pub(crate) start: CUdeviceptr,
+    pub(crate) len: u64,
+    pub(crate) fd: OwnedFd,
+}
+
+/// Returns what is mapped at an address of this GPU, or `None` if no allocation of `cuMemCreate` is.
+///
+/// # Errors
+///
+/// [`CudaFault::NotExportable`]: it was made without a file descriptor, or lies on another GPU. [`CudaFault::Driver`].
+pub(super) fn find(device: &Device, at: CUdeviceptr) -> Result<Option<Found>> {
+    let _entered = device.enter()?;
+    let Some(handle) = Handle::retain(device, at)? else { return Ok(None) };
+    let properties = handle.properties()?;
+    let refuse = |why| Err(CudaFault::NotExportable { why }.into());
+    if properties.location != Location::of(device) {
+        return refuse("it lies on another GPU");
+    }
+    if properties.handle_types & DESCRIPTOR == 0 {
+        return refuse("it was made without a file descriptor (CUmemAllocationProp)");
+    }
+    let (mut start, mut len) = (0u64, 0u64);
+    for (attribute, value) in [
+        (CUpointer_attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, &mut start),
+        (CUpointer_attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE, &mut len),
+    ] {
+        let driver = device.driver();
+        let to = std::ptr::from_mut(value).cast();
+        // SAFETY: `value` has room for an address or a size, which are as long. The address is mapped.
+        let code = unsafe { (driver.calls.cuPointerGetAttribute)(to, attribute, at) };
+        driver.check("cuPointerGetAttribute", code)?;
+    }
+    Ok(Some(Found { start, len, fd: handle.export()? }))
+}
+
 /// Returns a fault that the driver's error is the reason for.
-fn because(fault: CudaFault, error: Error) -> Error {
+pub(super) fn because(fault: CudaFault, error: Error) -> Error {
     Error::with_source(ErrorKind::Cuda(fault), std::io::Error::other(error))
 }

@@ -10,11 +10,12 @@ use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
 
 use crate::channel::{PassedAllocation, SharedAllocation};
 use crate::cuda::device::Device;
+use crate::cuda::library::is_refusal;
 use crate::cuda::mapped::{self, Mapped};
 use crate::cuda::openings::{Opening, Table};
 use crate::cuda::per_gpu::PerGpu;
 use crate::cuda::stream::{Stream, Until};
-use crate::error::{CudaFault, Error, Result, TensorFault};
+use crate::error::{CudaFault, Error, ErrorKind, Result, TensorFault};
 
 /// The granularity of an allocation's length in bytes. Shorter allocations share a page of the GPU with
 /// others, which a process that opens one can read, too (CUDA Driver API, `cuIpcGetMemHandle`; pages of 2
@@ -43,6 +44,8 @@ pub(super) struct Memory {
 enum Origin {
     Allocated,
     Opened,
+    /// Its owner does, which the chunk keeps.
+    Adopted,
     /// Its drop does.
     Mapped {
         _mapped: Mapped,
@@ -107,6 +110,40 @@ impl Memory {
     /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::Driver`].
     pub(super) fn import(device: &Device, passed: &PassedAllocation) -> Result<Self> {
         Ok(Self::of(device, Mapped::import(device, passed)?, passed.len()))
+    }
+
+    /// Returns the allocation of another library that `at` lies in, with its handle.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::NotExportable`], with the driver's error as its source; [`CudaFault::Driver`].
+    pub(super) fn adopted(
+        device: &Device,
+        at: CUdeviceptr,
+    ) -> Result<(Opening<Self>, MemoryHandle)> {
+        let why = "it is no allocation of cuMemAlloc, and none of cuMemCreate";
+        let refused = |error: Error| match error.kind() {
+            ErrorKind::Cuda(CudaFault::Driver { code, .. }) if is_refusal(*code) => {
+                mapped::because(CudaFault::NotExportable { why }, error)
+            }
+            _ => error,
+        };
+        let (driver, _entered) = (device.driver(), device.enter()?);
+        let (mut start, mut len) = (0, 0);
+        // SAFETY: `start` and `len` have room for an address and a size.
+        let code = unsafe { (driver.calls.cuMemGetAddressRange_v2)(&mut start, &mut len, at) };
+        driver.check("cuMemGetAddressRange_v2", code).map_err(refused)?;
+        let (device, len) = (device.clone(), len as u64);
+        let memory = Self { device: device.clone(), start, len, origin: Origin::Adopted };
+        let handle = memory.export().map_err(refused)?;
+        // A receiver in this process uses the memory itself.
+        let memory = OPEN.of(&device).get(handle, || Ok(memory))?;
+        Ok((memory, handle))
+    }
+
+    /// Returns the mapping of another library.
+    pub(super) fn adopted_mapping(device: &Device, start: CUdeviceptr, len: u64) -> Self {
+        Self { device: device.clone(), start, len, origin: Origin::Adopted }
     }
 
     fn of(device: &Device, mapped: Mapped, len: u64) -> Self {
@@ -189,7 +226,7 @@ impl Drop for Memory {
                 // SAFETY: it was opened once. Nobody uses it after this: views of it keep it.
                 ("cuIpcCloseMemHandle", unsafe { (calls.cuIpcCloseMemHandle)(self.start) })
             }
-            Origin::Mapped { .. } => return,
+            Origin::Mapped { .. } | Origin::Adopted => return,
         };
         if code != 0 {
             tracing::warn!(code, call);

@@ -47,6 +47,7 @@
 //! # }
 //! ```
 
+mod adopted;
 mod closer;
 mod device;
 mod draft;
@@ -63,6 +64,7 @@ mod pool;
 mod region;
 mod retired;
 mod returning;
+mod sharing;
 mod space;
 mod store;
 mod stream;

@@ -125,6 +125,13 @@ pub(super) struct Terms {
 }
 
 impl Terms {
+    /// Returns those of memory that another library allocated: no more of it comes. Several stores may lend of one
+    /// allocation, which a peer opens with the tickets of one of them. So they have no interprocess events, which the
+    /// others' tickets would have to keep.
+    pub(super) fn adopted(export: Export) -> Self {
+        Self { chunk: PAGE, quota: 0, export, order: Order::Synchronized }
+    }
+
     /// Returns the bytes that the pool takes from the driver at a time, in whole pages.
     pub(super) fn chunk(self) -> u64 {
         self.chunk

@@ -11,17 +11,23 @@ use crate::cuda::device::Device;
 use crate::cuda::event::{Event, OwnEvent};
 use crate::cuda::ledger::{Ledger, Look, Number, Range};
 use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
+use crate::cuda::mapped;
 use crate::cuda::memory::{Area, HeldMemory, Memory, MemoryHandle, PAGE};
 use crate::cuda::options::{Export, Order, Terms};
+use crate::cuda::sharing;
+use crate::cuda::space::ALIGNMENT;
 use crate::cuda::stream::Stream;
 use crate::cuda::words;
-use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
+use crate::error::{CudaFault, ErrorKind, GpuUuid, Result, TensorFault};
 use crate::tensor::{
     Fate, GpuBorrower, GpuHandle, GpuMemory, GpuOrder, GpuParcel, GpuPlace, Ticket,
 };
 
 /// The longest wait for memory that is being freed, when there is no other.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the start of a place is a multiple of, in bytes.
+const PLACE: u64 = crate::tensor::GPU_ALIGNMENT;
 
 /// The chunks of a GPU's memory and their ledger.
 #[derive(Debug)]
@@ -49,6 +55,8 @@ struct Books {
 struct Chunk {
     memory: HeldMemory,
     name: Name,
+    /// Of memory that another library allocated.
+    adopted: Option<Adopted>,
     /// One for each borrower that knows the chunk. It comes back when the borrower has closed it.
     exposed: Vec<Ticket>,
 }
@@ -60,9 +68,56 @@ enum Name {
     Announced(Arc<SharedAllocation>),
 }
 
+/// A range of an allocation of another library's, and who keeps it.
+struct Adopted {
+    start: u64,
+    len: u64,
+    /// Dropped when the range is not used any more.
+    _owner: Box<dyn Send>,
+}
+
+impl fmt::Debug for Adopted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adopted").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
 impl Chunk {
+    /// Returns a range of `len` bytes from `start` on of an allocation of another library's.
+    fn adopted(device: &Device, (start, len): (u64, u64), owner: Box<dyn Send>) -> Result<Self> {
+        let (memory, name) = match mapped::find(device, start)? {
+            Some(found) => {
+                let memory = Memory::adopted_mapping(device, found.start, found.len);
+                let shared = sharing::shared(device, found)?;
+                (HeldMemory::Mapping(memory), Name::Announced(shared))
+            }
+            None => {
+                let (memory, handle) = Memory::adopted(device, start)?;
+                (HeldMemory::Handle(memory), Name::Handle(handle))
+            }
+        };
+        let start = start - memory.start();
+        if start + len > memory.len() {
+            return Err(CudaFault::NotExportable { why: "it spans several allocations" }.into());
+        }
+        if !start.is_multiple_of(PLACE) {
+            return Err(TensorFault::Alignment { alignment: PLACE as usize }.into());
+        }
+        let adopted = Some(Adopted { start, len, _owner: owner });
+        Ok(Self { memory, name, adopted, exposed: Vec::new() })
+    }
+
+    /// Returns the start of its ranges in the allocation.
+    fn start(&self) -> u64 {
+        self.adopted.as_ref().map_or(0, |adopted| adopted.start)
+    }
+
     /// Returns the bytes for ranges: all of it but its words.
     fn room(&self, order: Order) -> u64 {
+        if let Some(adopted) = &self.adopted {
+            // For the one range, whose last bytes nobody uses.
+            return adopted.len.next_multiple_of(ALIGNMENT);
+        }
         let len = self.memory.len();
         if order == Order::Words { words::room(len) } else { len }
     }
@@ -92,6 +147,22 @@ impl Store {
         let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0, value: 0 };
         let (books, made) = (Mutex::new(books), Condvar::new());
         Self { device: device.clone(), terms, books, made }
+    }
+
+    /// Returns a store of a range that another library allocated, and nothing else.
+    pub(super) fn adopting(
+        device: &Device,
+        range: (u64, u64),
+        owner: Box<dyn Send>,
+    ) -> Result<Self> {
+        let chunk = Chunk::adopted(device, range, owner)?;
+        let terms = Terms::adopted(match chunk.name {
+            Name::Handle(_) => Export::IpcHandle,
+            Name::Announced(_) => Export::FileDescriptor,
+        });
+        let store = Self::new(device, terms);
+        store.books().add(chunk, terms.order());
+        Ok(store)
     }
 
     pub(super) fn order(&self) -> Order {
@@ -202,7 +273,7 @@ impl Store {
                 (HeldMemory::Mapping(memory), Name::Announced(shared))
             }
         };
-        let chunk = Chunk { memory, name, exposed: Vec::new() };
+        let chunk = Chunk { memory, name, adopted: None, exposed: Vec::new() };
         if self.terms.order() == Order::Words { self.clear_words(chunk) } else { Ok(chunk) }
     }
 
@@ -275,7 +346,7 @@ impl Books {
     fn take(&mut self, len: u64) -> Option<(Number, Range, u64)> {
         let (number, range) = self.ledger.take(len)?;
         let chunk = self.chunks.get(range.chunk)?.as_ref()?;
-        Some((number, range, chunk.memory.start() + range.offset))
+        Some((number, range, chunk.memory.start() + chunk.start() + range.offset))
     }
 
     fn add(&mut self, chunk: Chunk, order: Order) {
@@ -440,7 +511,7 @@ impl Hold {
                 device: store.device.uuid(),
                 memory,
                 allocation: chunk.memory.len(),
-                offset: range.offset,
+                offset: chunk.start() + range.offset,
                 len: area.len as u64,
                 order,
             };

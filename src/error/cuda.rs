@@ -80,6 +80,13 @@ pub enum CudaFault {
         /// Its number.
         ordinal: u32,
     },
+    /// Memory that another library allocated cannot be exported to other processes. The source, if there is one, says what
+    /// the driver said.
+    #[error("the memory cannot be exported to other processes: {why}")]
+    NotExportable {
+        /// Why.
+        why: &'static str,
+    },
     /// The streams of the GPU neither write nor await words in memory, or the driver is older than CUDA 11.7.
     #[error("streams of GPU {ordinal} cannot wait for words in memory: use Order::Synchronized")]
     NoWords {

@@ -36,6 +36,7 @@ struct allocation {
     int device;
     bool exportable;
     bool released;
+    int retained; /* handles beside the first one */
     int mappings;
 };
 
@@ -170,7 +171,9 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CUresult code = enter("cuMemRelease", INIT);
     struct allocation *allocation = find_allocation(handle, &code);
-    if (code == SUCCESS) {
+    if (code == SUCCESS && allocation->retained > 0) {
+        allocation->retained--;
+    } else if (code == SUCCESS) {
         allocation->released = true;
         collect(allocation);
     }
@@ -191,6 +194,43 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
         else
             memcpy(shareable, &fd, sizeof fd);
     }
+    return leave(code);
+}
+
+/* An address that is mapped gives a handle as any other, which is to be released once more. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    CUresult code = enter("cuMemRetainAllocationHandle", INIT);
+    CUdeviceptr pointer = (uintptr_t)address;
+    struct mapping *mapping = mappings;
+    struct memory *memory = find_memory(pointer);
+    while (mapping && (!memory || mapping->base != memory->base))
+        mapping = mapping->next;
+    if (code == SUCCESS && (!handle || !mapping))
+        code = INVALID_VALUE;
+    if (code == SUCCESS) {
+        struct allocation *allocation = mapping->allocation;
+        allocation->retained += !allocation->released;
+        allocation->released = false;
+        *handle = allocation->handle;
+        arg("alloc:%u.%llu", allocation->label.pid, (unsigned long long)allocation->label.number);
+    }
+    return leave(code);
+}
+
+enum { MAPPING_SIZE = 18, MAPPING_BASE_ADDR = 19 };
+
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
+{
+    CUresult code = enter("cuPointerGetAttribute", INIT);
+    arg("%d", attribute);
+    arg_memory(pointer);
+    struct memory *memory = find_memory(pointer);
+    if (code == SUCCESS
+        && (!data || !memory || memory->kind != MAPPED || (attribute != MAPPING_SIZE && attribute != MAPPING_BASE_ADDR)))
+        code = INVALID_VALUE;
+    if (code == SUCCESS)
+        *(uint64_t *)data = attribute == MAPPING_SIZE ? memory->size : memory->base;
     return leave(code);
 }
 
