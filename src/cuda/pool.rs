@@ -121,7 +121,7 @@ impl Pool {
             let now = Instant::now();
             if now >= deadline {
                 let late = crate::Error::new(ErrorKind::TimedOut { after: now - start });
-                return Err(late.waiting_for("others hold the pool's quota (Device::pool_with)"));
+                return Err(late.waiting_for("others hold the pool's quota (PoolOptions::quota)"));
             }
             std::thread::sleep(PAUSE.min(deadline - now));
         }

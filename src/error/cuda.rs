@@ -75,7 +75,7 @@ pub enum CudaFault {
         namespace: &'static str,
     },
     /// The GPU exports no memory as file descriptors.
-    #[error("GPU {ordinal} exports no memory as file descriptors: use Export::IpcHandle")]
+    #[error("no memory of GPU {ordinal} is exported as a file descriptor: use Export::IpcHandle")]
     NoDescriptors {
         /// Its number.
         ordinal: u32,
@@ -143,7 +143,7 @@ pub enum CudaFault {
     },
     /// The pool's quota has no room for the tensor.
     #[error(
-        "pool of the GPU has {used} of {quota} bytes and needs {needed} more: drop some tensors, or allow more (Device::pool_with)"
+        "pool of the GPU has {used} of {quota} bytes and needs {needed} more: drop some tensors, or allow more (PoolOptions::quota)"
     )]
     Exhausted {
         /// Bytes that the request needs.
