@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --features cuda --example cuda_pair -- recv gpu           # in one terminal
 //! cargo run --release --features cuda --example cuda_pair -- send gpu 1024 3    # in another: MiB, how often
+//! cargo run --release --features cuda --example cuda_pair -- send gpu 1024 3 fd # or, to another container
 //! ```
 //!
 //! The sender fills `[n]` f32 by its stream and sends it while that still runs; the receiver's stream waits for it on the
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use slipring::Context;
-use slipring::cuda::Device;
+use slipring::cuda::{Device, Export, PoolOptions};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -31,12 +32,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["recv", name] => recv(name),
-        ["send", name] => send(name, 1024, 3),
-        ["send", name, mib, times] => match (mib.parse(), times.parse()) {
-            (Ok(mib), Ok(times)) => send(name, mib, times),
-            _ => Err("MIB and TIMES are numbers".into()),
+        ["send", name] => send(name, 1024, 3, Export::IpcHandle),
+        ["send", name, mib, times, ref how @ ..] => match (mib.parse(), times.parse(), how) {
+            (Ok(mib), Ok(times), []) => send(name, mib, times, Export::IpcHandle),
+            (Ok(mib), Ok(times), ["fd"]) => send(name, mib, times, Export::FileDescriptor),
+            _ => Err("MIB and TIMES are numbers, and fd may follow".into()),
         },
-        _ => Err("usage: cuda_pair recv NAME | send NAME [MIB TIMES]".into()),
+        _ => Err("usage: cuda_pair recv NAME | send NAME [MIB TIMES [fd]]".into()),
     };
     done.map_or_else(
         |error| {
@@ -47,11 +49,12 @@ fn main() -> ExitCode {
     )
 }
 
-fn send(name: &str, mib: usize, times: u8) -> Outcome<()> {
+fn send(name: &str, mib: usize, times: u8, export: Export) -> Outcome<()> {
     let device = Device::new(0)?;
-    let (pool, stream) = (device.pool(), device.stream()?);
+    let pool = device.pool_with(PoolOptions::new().export(export))?;
+    let stream = device.stream()?;
     let mut link = Context::new()?.connect(name)?;
-    println!("{device:?}");
+    println!("{device:?}, {export:?}, {:?}", pool.order());
     for round in 0..times {
         let mut draft = pool.alloc::<f32>([mib << 18], &stream)?;
         draft.fill(pattern(round))?;

@@ -171,7 +171,7 @@ const CIRCLE: usize = 3;
 const SHARED_FIELDS: usize = 42;
 
 /// The files that may hold `unsafe`, with their `tests.rs`. A new name here is a design decision.
-const UNSAFE: [&str; 44] = [
+const UNSAFE: [&str; 46] = [
     "crates/slipring-capi/src/batch.rs",           // pointers of C
     "crates/slipring-capi/src/calls.rs",           // pointers of C
     "crates/slipring-capi/src/connection.rs",      // pointers of C
@@ -196,8 +196,10 @@ const UNSAFE: [&str; 44] = [
     "crates/slipring-python/src/message.rs", // the type of `__getbuffer__`
     "crates/slipring-python/src/tensor.rs",  // the types of `__getbuffer__` and `__releasebuffer__`
     "src/adapters/tokio/shared.rs",          // descriptors that a runtime watches
+    "src/cuda/adopted.rs",                   // a promise about memory of another library
     "src/cuda/device.rs",                    // calls of the driver: devices and contexts
     "src/cuda/event.rs",                     // calls of the driver: events
+    "src/cuda/mapped.rs",                    // calls of the driver: virtual memory
     "src/cuda/library.rs",                   // the driver's library and its symbols
     "src/cuda/memory.rs",                    // calls of the driver: memory and copies
     "src/cuda/stream.rs",                    // calls of the driver: streams

@@ -28,15 +28,34 @@ for line in sys.stdin:
     strip "$bundle"/* || true
 }
 
+# Commands before each of two processes.
+apart=()
+
+# A tensor from one process to another: a name, then what `cuda_pair send` takes.
+pair() {
+    local name=$1
+    shift
+    "${apart[@]}" "$bundle/cuda_pair" recv "$name" &
+    local receiver=$!
+    sleep 1
+    "${apart[@]}" "$bundle/cuda_pair" send "$name" "$@"
+    wait "$receiver"
+}
+
 run() {
     command -v nvidia-smi >/dev/null && nvidia-smi -L
     # The modules `fake` and `fake_misuse` are about the driver without a GPU.
     SLIPRING_GPU=1 "$bundle/test-cuda" --nocapture --skip fake
     local name=device-$$
-    "$bundle/cuda_pair" recv "$name" &
-    sleep 1
-    "$bundle/cuda_pair" send "$name" 1024 3
-    wait $!
+    pair "$name-handle" 1024 3
+    pair "$name-fd" 1024 3 fd
+    # As between two containers.
+    apart=(unshare --pid --ipc --fork)
+    if "${apart[@]}" true; then
+        pair "$name-apart" 1024 3 fd
+    else
+        echo "skipped: namespaces of their own are not permitted here"
+    fi
     "$bundle/cuda_bench"
 }
 

@@ -10,22 +10,27 @@
 //! - Unit: microseconds a round trip, median and p99; the answer is an empty message, whose own round trip is the floor.
 //! - The modes take turns, round by round, between the same two processes:
 //!   `handle`: `send_tensor`, `Device::open`, the view dropped: no copy, nobody waits for the GPU.
+//!   `words`, `written`: the same of memory that travels as a file descriptor, ordered by words or synchronized before.
+//!   `import`: the same of memory that the other process does not know yet; up to 1 GiB, 8 rounds.
 //!   `host`: copied to the host's shared memory, sent, copied to the other side's own memory of the GPU.
 //!   `staged`: TensorPipe's design: copied to a staging buffer on the GPU, waited for, copied out of it, waited for.
 //!
-//! Expect a line a size and mode. `handle` is flat; the others grow with the size.
+//! Expect a line a size and mode. `handle`, `words` and `written` are flat; the last two modes grow with the size.
 
 use std::error::Error;
 use std::process::{Child, Command, ExitCode};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use slipring::cuda::{Device, Pool, Stream};
+use slipring::cuda::{Device, Export, Order, Pool, PoolOptions, Stream};
 use slipring::{Address, Connection, Context, DType, Tensor};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const MODES: [&str; 4] = ["floor", "handle", "host", "staged"];
+const MODES: [&str; 7] = ["floor", "handle", "words", "written", "import", "host", "staged"];
+
+/// The rounds of `import`, and its longest tensor: the other process keeps what it has imported.
+const IMPORTS: (u32, usize) = (8, 1 << 30);
 
 struct Options {
     sizes: Vec<usize>,
@@ -84,12 +89,25 @@ impl Side {
         Ok(Self { link, device, pool, stream, context })
     }
 
+    /// A tensor for a mode, in a chunk that no other mode has.
+    fn tensor(&self, mode: &str, size: usize) -> Outcome<Tensor> {
+        let options = PoolOptions::new().chunk(size as u64).export(Export::FileDescriptor);
+        let pool = match mode {
+            "words" | "import" => &self.device.pool_with(options.order(Order::Words))?,
+            "written" => &self.device.pool_with(options.order(Order::Synchronized))?,
+            _ => &self.pool,
+        };
+        let mut draft = pool.alloc::<u8>([size], &self.stream)?;
+        draft.fill(1)?;
+        Ok(draft.share()?)
+    }
+
     /// One tensor's way, there and back.
     fn lead(&mut self, mode: &str, tensor: &Tensor) -> Outcome<()> {
         self.link.send(mode.as_bytes())?;
         match mode {
             "floor" => {}
-            "handle" => self.link.send_tensor(tensor)?,
+            "handle" | "words" | "written" | "import" => self.link.send_tensor(tensor)?,
             "host" => {
                 let mut room =
                     self.context.allocation().dtype(DType::Uint8, [tensor.byte_len()])?;
@@ -112,7 +130,9 @@ impl Side {
         if mode != "floor" {
             let tensor = self.link.recv_tensor()?.ok_or("the other side has closed")?;
             match mode {
-                "handle" => drop(self.device.open(&tensor, &self.stream)?),
+                "handle" | "words" | "written" | "import" => {
+                    drop(self.device.open(&tensor, &self.stream)?)
+                }
                 "host" => drop(self.pool.copy_of(&tensor, &self.stream)?),
                 _ => {
                     let mut own = self.pool.alloc::<u8>([tensor.byte_len()], &self.stream)?;
@@ -145,28 +165,39 @@ fn lead(options: &Options) -> Outcome<()> {
     let mut side = Side::new(context, link)?;
     println!("# {:?}, {} rounds", side.device, options.rounds);
     for &size in &options.sizes {
-        let mut draft = match side.pool.alloc::<u8>([size], &side.stream) {
-            Ok(draft) => draft,
+        let tensor = match side.tensor("handle", size) {
+            Ok(tensor) => tensor,
             Err(error) => {
                 println!("# {size} B left out: {error:#}");
                 continue;
             }
         };
-        draft.fill(1)?;
-        let tensor = draft.share()?;
+        let [words, written] = ["words", "written"].map(|mode| side.tensor(mode, size));
+        let (words, written) = (words?, written?);
         let mut times: Vec<Histogram<u64>> = Vec::new();
         times.resize(MODES.len(), Histogram::new(3)?);
         for round in 0..options.rounds + 3 {
             for (mode, times) in MODES.into_iter().zip(&mut times) {
+                let fresh = match mode {
+                    "import" if round >= 3 + IMPORTS.0 || size > IMPORTS.1 => continue,
+                    "import" => Some(side.tensor(mode, size)?),
+                    _ => None,
+                };
+                let tensor = match mode {
+                    "words" => &words,
+                    "written" => &written,
+                    _ => fresh.as_ref().unwrap_or(&tensor),
+                };
+                side.stream.synchronize()?;
                 let start = Instant::now();
-                side.lead(mode, &tensor)?;
+                side.lead(mode, tensor)?;
                 // The first ones open what stays open.
                 if round >= 3 {
                     times.record(start.elapsed().as_nanos() as u64)?;
                 }
             }
         }
-        for (mode, times) in MODES.into_iter().zip(&times) {
+        for (mode, times) in MODES.into_iter().zip(&times).filter(|(_, times)| !times.is_empty()) {
             let [p50, p99] = [0.5, 0.99].map(|at| times.value_at_quantile(at) as f64 / 1e3);
             if options.json {
                 let row = serde_json::json!({

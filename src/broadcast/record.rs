@@ -106,7 +106,7 @@ impl Draft {
         pool: &Pool,
         alloc: Alloc<'_>,
     ) -> Result<Self> {
-        let Described { description, attachments } = described;
+        let Described { description, attachments, .. } = described;
         let count = attachments.len();
         let len = metadata.len() + count * pooled::LEN + description.len();
         if count > ATTACHMENTS || len as u64 > LONGEST {
@@ -137,7 +137,7 @@ impl Draft {
                 self.attach_shared(block.clone());
                 Ok(())
             }
-            OutgoingAttachment::Ticket(block) => {
+            OutgoingAttachment::Ticket { block, .. } => {
                 self.attach_shared(block);
                 Ok(())
             }

@@ -6,10 +6,12 @@
 //! 4. After at most 32 packets a record tells the peer to read its socket.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{CudaFault, ErrorKind, Result};
 use crate::handshake::packet::{Content, Packet};
+use crate::link::allocations::{ALLOCATIONS, AnnouncedAllocations, SharedAllocation, count_gone};
 use crate::link::control_socket::SEGMENTS;
 use crate::link::link::Link;
 use crate::link::session::Session;
@@ -49,6 +51,9 @@ pub(crate) struct AnnouncedSegments {
     /// Packets on the socket of which no packets record has told. A record that names a segment does not count: a reader
     /// that has the segment in its cache does not read its socket.
     unannounced: u32,
+    allocations: AnnouncedAllocations,
+    /// An allocation was announced, and no packets record has told of it.
+    is_untold: bool,
 }
 
 /// Whether a record may name a segment.
@@ -87,6 +92,7 @@ impl AnnouncedSegments {
     /// Notes that a record has told of all packets.
     pub(crate) fn packets_announced(&mut self) {
         self.unannounced = 0;
+        self.is_untold = false;
     }
 
     /// Announces a segment to the peer, whose reader is at position `reader`, and keeps the segments in `needed`. Up to `most`
@@ -137,11 +143,47 @@ impl AnnouncedSegments {
             }
         }
         let content = if frozen { Content::Frozen } else { Content::Blocks };
-        let sent = self.post(link, Packet::Segment { segment, len, content }, Some(&fd))?;
+        let sent = self.post(link, Packet::Segment { segment, len, content }, Some(fd.as_fd()))?;
         if sent == Offered::Known {
             self.segments.insert(segment, Sent { len, named: None });
         }
         Ok(sent)
+    }
+
+    /// Announces allocations of GPUs that the peer does not know, and withdraws those that are gone. After the last packet a
+    /// packets record comes first, so that the peer has read its socket when a record names one of them.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Announced`], and those of the socket.
+    pub(crate) fn offer_allocations<'a>(
+        &mut self,
+        link: &Link,
+        named: impl Iterator<Item = &'a Arc<SharedAllocation>>,
+    ) -> Result<Offered> {
+        let before = count_gone();
+        for number in self.allocations.gone() {
+            match self.post(link, Packet::Withdraw { number }, None)? {
+                Offered::Known => self.allocations.withdrew(number),
+                unsent => return Ok(unsent),
+            }
+        }
+        self.allocations.withdrew_all(before);
+        for allocation in named {
+            if self.allocations.knows(allocation) {
+                continue;
+            }
+            if !self.allocations.has_room() {
+                return Err(CudaFault::Announced { limit: ALLOCATIONS }.into());
+            }
+            let (packet, fd) = AnnouncedAllocations::announcement(allocation);
+            match self.post(link, packet, Some(fd))? {
+                Offered::Known => self.allocations.announced(allocation),
+                unsent => return Ok(unsent),
+            }
+            self.is_untold = true;
+        }
+        Ok(if self.is_untold { Offered::Unannounced } else { Offered::Known })
     }
 
     /// Announces the second ring of this side, of which a record tells next. Returns `false` if the socket takes no packet now.
@@ -177,11 +219,11 @@ impl AnnouncedSegments {
         Ok(Offered::Known)
     }
 
-    fn post(&mut self, link: &Link, packet: Packet, fd: Option<&OwnedFd>) -> Result<Offered> {
+    fn post(&mut self, link: &Link, packet: Packet, fd: Option<BorrowedFd<'_>>) -> Result<Offered> {
         if self.unannounced >= UNANNOUNCED {
             return Ok(Offered::Unannounced);
         }
-        if !link.post(&packet, fd.map(AsFd::as_fd).as_slice())? {
+        if !link.post(&packet, fd.as_slice())? {
             return Ok(Offered::NoRoom);
         }
         self.unannounced += 1;

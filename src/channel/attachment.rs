@@ -21,6 +21,7 @@ use crate::channel::metadata::Metadata;
 use crate::channel::segment_cache::{CachedSegment, SegmentCache};
 use crate::error::{Fault, Result, TensorFault};
 use crate::handshake::peer::{Peer, has_ended};
+use crate::link::allocations::PassedAllocation;
 use crate::link::session::Session;
 use crate::pool::FrozenBlock;
 use crate::shm::{Bytes, PeerMemory};
@@ -86,6 +87,15 @@ impl LentRange {
         let link = &self.segment.session.link;
         // While the watcher sees the link alive, no system call is needed.
         !link.is_alive() && link.identity().pidfd().is_none_or(has_ended)
+    }
+
+    /// Returns the allocation of a GPU that the lender has announced under this number.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::UnknownAllocation`]
+    pub(crate) fn allocation(&self, number: u64) -> Result<Arc<PassedAllocation>, Fault> {
+        self.segment.session.link.control_socket().allocation(number)
     }
 
     /// Returns the process that has lent it.

@@ -31,6 +31,13 @@ pub struct HalfStats {
     pub pooled: u64,
     /// Messages that carried tensors. `messages` does not count them.
     pub tensors: u64,
+    /// Tensors in memory of a GPU in these messages, whose order is kept by events of both processes
+    /// ([`Order::Events`](crate::cuda::Order::Events)). 0 of a receiver.
+    pub gpu_by_events: u64,
+    /// Those whose order is kept by words in the memory. 0 of a receiver.
+    pub gpu_by_words: u64,
+    /// Those that were written when they were shared. 0 of a receiver.
+    pub gpu_synchronized: u64,
     /// Tokens that the sender triggered. 0 of a receiver.
     pub triggers: u64,
     /// Triggers by the peer whose token is not registered here. 0 of a sender.

@@ -3,13 +3,15 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_uint};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstreamCaptureMode, CUuuid};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUstream, CUstreamCaptureMode, CUuuid,
+};
 
-use crate::cuda::library::{Driver, is_ours};
+use crate::cuda::library::{Code, Driver, is_ours};
 use crate::error::{CudaFault, GpuUuid, Result};
 
 /// A GPU in its primary context, which the CUDA runtime, PyTorch and CuPy use, too. Handles are cheap to
@@ -38,12 +40,23 @@ struct DeviceCore {
     name: String,
     total: u64,
     context: CUcontext,
+    /// `None`: its streams cannot write and await words.
+    words: Option<(WordCall, WordCall)>,
 }
 
 // SAFETY: the driver's handles of contexts may be used by any thread.
 unsafe impl Send for DeviceCore {}
 // SAFETY: as above, and by several at once.
 unsafe impl Sync for DeviceCore {}
+
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS` of CUDA 12, which CUDA 11.7 has with `_V2`: the bindings name it as
+/// their version does.
+// SAFETY: the type is an enum of C, and both versions have this number for it.
+const WORDS_OF_64_BITS: CUdevice_attribute = unsafe { std::mem::transmute(122u32) };
+
+/// A call by which a stream writes or awaits a word: stream, address, value, flags.
+// SAFETY: to be called as `cuda.h` says of it, with the device's context current.
+pub(super) type WordCall = unsafe extern "C" fn(CUstream, CUdeviceptr, u64, c_uint) -> Code;
 
 /// The GPUs in use.
 static DEVICES: Mutex<Vec<Weak<DeviceCore>>> = Mutex::new(Vec::new());
@@ -141,6 +154,27 @@ impl Device {
         let code = unsafe { (driver.calls.cuDeviceCanAccessPeer)(&mut can, *raw, other.inner.raw) };
         driver.check("cuDeviceCanAccessPeer", code)?;
         Ok(can != 0)
+    }
+
+    /// Returns whether its memory can be exported as file descriptors.
+    pub(super) fn exports_descriptors(&self) -> Result<bool> {
+        let DeviceCore { driver, raw, .. } = &*self.inner;
+        let has = |which| attribute(driver, *raw, which).map(|value| value != 0);
+        Ok(has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)?
+            && has(
+                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+            )?)
+    }
+
+    /// Returns the calls by which its streams write and await words of 64 bits, `cuStreamWriteValue64` and
+    /// `cuStreamWaitValue64`.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::NoWords`]: the driver or the GPU lacks them.
+    pub(super) fn words(&self) -> Result<(WordCall, WordCall), CudaFault> {
+        let DeviceCore { words, ordinal, .. } = &*self.inner;
+        words.ok_or(CudaFault::NoWords { ordinal: *ordinal })
     }
 
     pub(super) fn driver(&self) -> &'static Driver {
@@ -244,11 +278,17 @@ impl DeviceCore {
         }
         let (uuid, name, total) =
             (uuid_of(driver, raw)?, name_of(driver, raw)?, memory_of(driver, raw)?);
+        let calls = driver.calls.cuStreamWriteValue64_v2.zip(driver.calls.cuStreamWaitValue64_v2);
+        // A driver without the calls does not know the attribute.
+        let words = match calls {
+            Some(calls) => has(WORDS_OF_64_BITS)?.then_some(calls),
+            None => None,
+        };
         let mut context = std::ptr::null_mut();
         // SAFETY: `context` has room for a pointer, and the device is the driver's.
         let code = unsafe { (driver.calls.cuDevicePrimaryCtxRetain)(&mut context, raw) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
-        Ok(Self { driver, ordinal, raw, uuid, name, total, context })
+        Ok(Self { driver, ordinal, raw, uuid, name, total, context, words })
     }
 }
 

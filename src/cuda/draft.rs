@@ -112,7 +112,8 @@ impl<T: Element> Draft<T> {
     }
 
     /// Ends the writing. The tensor can be sent, to many peers, and read once the stream's work so far is
-    /// done.
+    /// done. With [`Order::Synchronized`](crate::cuda::Order::Synchronized) the call waits for that work;
+    /// [`Stream::synchronize_deadline`] before it has a limit.
     ///
     /// # Errors
     ///

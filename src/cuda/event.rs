@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::ops::Deref;
 
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUipcEventHandle};
 
@@ -24,6 +25,26 @@ pub(super) struct Event {
     device: Device,
     raw: CUevent,
     handle: EventHandle,
+}
+
+/// An event of this process.
+#[derive(Debug)]
+pub(super) enum OwnEvent {
+    /// Other processes can open it.
+    Exported(Opening<Event>),
+    /// None can.
+    Private(Event),
+}
+
+impl Deref for OwnEvent {
+    type Target = Event;
+
+    fn deref(&self) -> &Event {
+        match self {
+            Self::Exported(event) => event,
+            Self::Private(event) => event,
+        }
+    }
 }
 
 // SAFETY: the driver's events may be used by any thread.

@@ -1,18 +1,18 @@
 //! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::channel::LentRange;
+use crate::channel::{LentRange, PassedAllocation};
 use crate::cuda::closer::{self, Parked};
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, EventHandle};
-use crate::cuda::memory::{Memory, MemoryHandle};
+use crate::cuda::memory::{HeldMemory, Memory, MemoryHandle};
 use crate::cuda::openings::Opening;
 use crate::cuda::stream::Stream;
-use crate::error::{GpuUuid, Result};
+use crate::error::{CudaFault, GpuUuid, Result};
 use crate::region::Lease;
-use crate::tensor::GpuLoan;
+use crate::tensor::{GpuHandle, GpuLoan};
 
 /// Allocations that stay open without a view. A peer whose tensors come from more chunks than this pays for
 /// reopening them.
@@ -27,11 +27,35 @@ pub(super) struct Imports {
     open: Mutex<Open>,
 }
 
-/// A count of the requests, and the open objects with the count at their last request.
+/// A count of the requests, and the open objects.
 #[derive(Debug, Default)]
 struct Open {
     now: u64,
-    imports: HashMap<(GpuUuid, MemoryHandle), (u64, Arc<Import>)>,
+    imports: HashMap<Key, Known>,
+}
+
+/// An open object.
+#[derive(Debug)]
+struct Known {
+    /// The count at the last request.
+    last: u64,
+    import: Arc<Import>,
+    /// Of an announced allocation: gone when its owner has withdrawn it and no tensor of it is left.
+    passed: Option<Weak<PassedAllocation>>,
+}
+
+impl Known {
+    fn is_withdrawn(&self) -> bool {
+        self.passed.as_ref().is_some_and(|passed| passed.strong_count() == 0)
+    }
+}
+
+/// What names an allocation on a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    /// A peer that lies may name the same handle for two GPUs.
+    Handle(GpuUuid, MemoryHandle),
+    Announced(u64),
 }
 
 /// Another process's allocation and the events of the tensors in it. While they are open, the peer ends none
@@ -48,8 +72,10 @@ struct Opened {
     /// An event of this process, recorded after the uses of the memory. This process never waits for the
     /// peer's events or streams.
     used: Mutex<Option<Event>>,
+    /// Unused events of this process.
+    spare: Mutex<Vec<Event>>,
     events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
-    memory: Opening<Memory>,
+    memory: HeldMemory,
     _keeps: Keeps,
 }
 
@@ -75,14 +101,18 @@ impl Imports {
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let Open { now, imports: open } = &mut *memory;
         *now += 1;
-        // A peer that lies may name the same handle for two GPUs.
-        let key = (place.device, place.handle);
-        if let Some((last, import)) = open.get_mut(&key) {
-            *last = *now;
-            import.memory().holds(place.allocation)?;
-            return Ok(import.clone());
+        // Another thread closes them.
+        open.retain(|_, known| !known.is_withdrawn());
+        let key = match place.memory {
+            GpuHandle::Ipc(handle) => Key::Handle(place.device, handle),
+            GpuHandle::Announced(number) => Key::Announced(number),
+        };
+        if let Some(known) = open.get_mut(&key) {
+            known.last = *now;
+            known.import.memory().holds(place.allocation)?;
+            return Ok(known.import.clone());
         }
-        let opened = match Memory::open(device, place.handle) {
+        let opened = match open_memory(device, loan) {
             Ok(opened) => opened,
             Err(error) => {
                 loan.put_mapping(mapping);
@@ -99,10 +129,11 @@ impl Imports {
         if !is_told {
             return Ok(import);
         }
-        open.insert(key, (*now, import.clone()));
-        let idle = open.iter().filter(|(_, (_, import))| Arc::strong_count(import) == 1);
+        let passed = loan.passed().map(Arc::downgrade);
+        open.insert(key, Known { last: *now, import: import.clone(), passed });
+        let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
         if idle.clone().count() > IDLE {
-            let oldest = idle.min_by_key(|(_, (last, _))| *last).map(|(key, _)| *key);
+            let oldest = idle.min_by_key(|(_, known)| known.last).map(|(key, _)| *key);
             // Another thread closes it.
             oldest.and_then(|key| open.remove(&key));
         }
@@ -110,15 +141,25 @@ impl Imports {
     }
 }
 
+/// Opens or maps the allocation that a tensor lies in.
+fn open_memory(device: &Device, loan: &GpuLoan) -> Result<HeldMemory> {
+    match (loan.place.memory, loan.passed()) {
+        (GpuHandle::Ipc(handle), _) => Memory::open(device, handle).map(HeldMemory::Handle),
+        (_, Some(passed)) => Memory::import(device, passed).map(HeldMemory::Mapping),
+        // A loan without the allocation that its place names does not come about.
+        (_, None) => Err(CudaFault::NotAllocation.into()),
+    }
+}
+
 impl Import {
     /// Returns the allocation of a region, which is in use as long as the region's lease.
     pub(super) fn of_region(memory: Opening<Memory>, lease: Option<Lease>) -> Self {
-        Self::new(memory, Keeps { mapping: None, bytes: None, lease })
+        Self::new(HeldMemory::Handle(memory), Keeps { mapping: None, bytes: None, lease })
     }
 
-    fn new(memory: Opening<Memory>, keeps: Keeps) -> Self {
-        let (used, events) = Default::default();
-        Self { open: Some(Opened { used, events, memory, _keeps: keeps }) }
+    fn new(memory: HeldMemory, keeps: Keeps) -> Self {
+        let (used, spare, events) = Default::default();
+        Self { open: Some(Opened { used, spare, events, memory, _keeps: keeps }) }
     }
 
     fn opened(&self) -> &Opened {
@@ -146,6 +187,28 @@ impl Import {
         }
         events.insert(handle, event.clone());
         Ok(event)
+    }
+
+    /// Returns an event of this process that is recorded after the work that `stream` has got so far.
+    pub(super) fn recorded(&self, stream: &Stream) -> Result<Event> {
+        let spare = self.spare().pop();
+        let event = spare.map_or_else(|| Event::private(stream.device()), Ok)?;
+        match event.record(stream) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                self.put_spare(event);
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts an event of this process back.
+    pub(super) fn put_spare(&self, event: Event) {
+        self.spare().push(event);
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.opened().spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a use by `stream`. The allocation is not closed before that use is over.

@@ -68,7 +68,9 @@ struct Entry<T, E> {
     uses: usize,
     /// The event after which the range can be read.
     ready: Option<E>,
-    loans: Vec<(T, E)>,
+    /// Each with the event that its borrower is to record before it gives the ticket back. Without one the ticket comes
+    /// back after the last use is over.
+    loans: Vec<(T, Option<E>)>,
     /// Events recorded after uses that have ended, each with the ticket of the borrower that was to record it,
     /// if any.
     behind: Vec<(Option<T>, E)>,
@@ -100,11 +102,6 @@ impl<T, E> Ledger<T, E> {
         for (chunk, space) in self.spaces.iter_mut().enumerate() {
             space.take_if(|space| space.is_idle() && may(chunk));
         }
-    }
-
-    /// Returns the bytes of all chunks.
-    pub(super) fn total(&self) -> u64 {
-        self.spaces.iter().flatten().map(Space::len).sum()
     }
 
     /// Returns whether no range is in use.
@@ -142,8 +139,8 @@ impl<T, E> Ledger<T, E> {
         self.ranges.get(&number)?.ready.as_ref()
     }
 
-    /// Lends a range. The ticket comes back after `done` is recorded.
-    pub(super) fn lend(&mut self, number: Number, ticket: T, done: E) {
+    /// Lends a range. The ticket comes back after `done` is recorded, or after the last use is over if there is no event.
+    pub(super) fn lend(&mut self, number: Number, ticket: T, done: Option<E>) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.loans.push((ticket, done));
             self.since.0 += 1;
@@ -210,9 +207,9 @@ impl<T, E> Ledger<T, E> {
         ranges.retain(|_, entry| {
             let Entry { range, uses, ready, loans, behind } = entry;
             let back = loans.extract_if(.., |(ticket, _)| fate(ticket) == Fate::Back);
-            behind.extend(back.map(|(ticket, done)| (Some(ticket), done)));
+            behind.extend(back.filter_map(|(ticket, done)| Some((Some(ticket), done?))));
             let dead = loans.extract_if(.., |(ticket, _)| fate(ticket) == Fate::Dead);
-            lost.extend(dead.map(|(_, done)| done));
+            lost.extend(dead.filter_map(|(_, done)| done));
             if *uses == 0 && loans.is_empty() {
                 // The writer may not be done yet.
                 behind.extend(ready.take().map(|ready| (None, ready)));

@@ -7,12 +7,14 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUipcEventHandle,
-    CUipcMemHandle, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+    CUipcMemHandle, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUpointer_attribute, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 
@@ -58,9 +60,12 @@ pub(super) fn is_refusal(code: Code) -> bool {
     !ends_all(code) && code != OUT_OF_MEMORY
 }
 
-/// The calls in use, each with its type as in `cuda.h`.
+/// The calls in use, each with its type as in `cuda.h`: those that every driver has, and newer ones.
 macro_rules! calls {
-    ($($name:ident($($kind:ty),*);)*) => {
+    (
+        old { $($name:ident($($kind:ty),*);)* }
+        newer { $($newer:ident($($newer_kind:ty),*);)* }
+    ) => {
         #[allow(non_snake_case)]
         pub(super) struct Calls {
             /// As the driver returns them: a number instead of an `enum`.
@@ -68,6 +73,8 @@ macro_rules! calls {
             cuGetErrorName: unsafe extern "C" fn(Code, *mut *const c_char) -> Code,
             // SAFETY: to be called as `cuda.h` says, with the device's context current where that says so.
             $(pub(super) $name: unsafe extern "C" fn($($kind),*) -> Code,)*
+            // SAFETY: as above.
+            $(pub(super) $newer: Option<unsafe extern "C" fn($($newer_kind),*) -> Code>,)*
         }
 
         impl Calls {
@@ -75,6 +82,7 @@ macro_rules! calls {
                 Ok(Self {
                     cuGetErrorName: symbol(library, "cuGetErrorName")?,
                     $($name: symbol(library, stringify!($name))?,)*
+                    $($newer: symbol(library, stringify!($newer)).ok(),)*
                 })
             }
         }
@@ -87,6 +95,10 @@ macro_rules! calls {
                 // # Safety: nothing is called.
                 let _: unsafe fn($($kind),*) -> sys::CUresult = sys::$name;
                 stringify!($name)
+            },)* $({
+                // # Safety: nothing is called.
+                let _: unsafe fn($($newer_kind),*) -> sys::CUresult = sys::$newer;
+                stringify!($newer)
             },)*]
             .len()
         }
@@ -94,6 +106,7 @@ macro_rules! calls {
 }
 
 calls! {
+old {
     cuDriverGetVersion(*mut c_int);
     cuInit(c_uint);
     cuDeviceGetCount(*mut c_int);
@@ -130,6 +143,25 @@ calls! {
     cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
     cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
     cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+    cuMemGetAllocationGranularity(*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
+    cuMemCreate(*mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, c_ulonglong);
+    cuMemRelease(CUmemGenericAllocationHandle);
+    cuMemGetAllocationPropertiesFromHandle(*mut CUmemAllocationProp, CUmemGenericAllocationHandle);
+    cuMemExportToShareableHandle(*mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, c_ulonglong);
+    cuMemImportFromShareableHandle(*mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType);
+    cuMemAddressReserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
+    cuMemAddressFree(CUdeviceptr, usize);
+    cuMemMap(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
+    cuMemUnmap(CUdeviceptr, usize);
+    cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+    cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
+    cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);
+}
+// Of CUDA 11.7.
+newer {
+    cuStreamWriteValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
+    cuStreamWaitValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
+}
 }
 
 /// A symbol of the driver's. It stays valid, because the library is never closed.

@@ -3,14 +3,19 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
 
+use crate::channel::{PassedAllocation, SharedAllocation};
 use crate::cuda::device::Device;
+use crate::cuda::library::is_refusal;
+use crate::cuda::mapped::{self, Mapped};
 use crate::cuda::openings::{Opening, Table};
 use crate::cuda::per_gpu::PerGpu;
 use crate::cuda::stream::{Stream, Until};
-use crate::error::{CudaFault, Error, Result};
+use crate::error::{CudaFault, Error, ErrorKind, Result, TensorFault};
 
 /// The granularity of an allocation's length in bytes. Shorter allocations share a page of the GPU with
 /// others, which a process that opens one can read, too (CUDA Driver API, `cuIpcGetMemHandle`; pages of 2
@@ -32,7 +37,39 @@ pub(super) struct Memory {
     device: Device,
     start: CUdeviceptr,
     len: u64,
-    is_ours: bool,
+    origin: Origin,
+}
+
+/// What ends the use of memory.
+enum Origin {
+    Allocated,
+    Opened,
+    /// Its owner does, which the chunk keeps.
+    Adopted,
+    /// Its drop does.
+    Mapped {
+        _mapped: Mapped,
+    },
+}
+
+/// Memory that this process holds.
+#[derive(Debug)]
+pub(super) enum HeldMemory {
+    /// By a handle. The process holds it once.
+    Handle(Opening<Memory>),
+    /// By a mapping.
+    Mapping(Memory),
+}
+
+impl Deref for HeldMemory {
+    type Target = Memory;
+
+    fn deref(&self) -> &Memory {
+        match self {
+            Self::Handle(memory) => memory,
+            Self::Mapping(memory) => memory,
+        }
+    }
 }
 
 impl Memory {
@@ -43,7 +80,7 @@ impl Memory {
         // SAFETY: `start` has room for an address, and the device's context is current.
         let code = unsafe { (driver.calls.cuMemAlloc_v2)(&mut start, len as usize) };
         driver.check("cuMemAlloc_v2", code)?;
-        Ok(Self { device: device.clone(), start, len, is_ours: true })
+        Ok(Self { device: device.clone(), start, len, origin: Origin::Allocated })
     }
 
     /// Allocates `len` bytes, a multiple of [`PAGE`], for this process and others. Returns their handle, too.
@@ -54,6 +91,64 @@ impl Memory {
         // A receiver in this process uses the memory itself.
         let memory = OPEN.of(device).get(handle, || Ok(memory))?;
         Ok((memory, handle))
+    }
+
+    /// Allocates at least `len` bytes, for this process and others. Returns their descriptor, too.
+    pub(super) fn announced(device: &Device, len: u64) -> Result<(Self, Arc<SharedAllocation>)> {
+        let _entered = device.enter()?;
+        let granularity = mapped::granularity(device)?.max(PAGE);
+        let len = len.checked_next_multiple_of(granularity).ok_or(TensorFault::Overflow)?;
+        let (mapped, fd) = Mapped::new(device, len)?;
+        let shared = SharedAllocation::new(device.uuid(), len, fd);
+        Ok((Self::of(device, mapped, len), Arc::new(shared)))
+    }
+
+    /// Maps the allocation behind a peer's descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::Driver`].
+    pub(super) fn import(device: &Device, passed: &PassedAllocation) -> Result<Self> {
+        Ok(Self::of(device, Mapped::import(device, passed)?, passed.len()))
+    }
+
+    /// Returns the allocation of another library that `at` lies in, with its handle.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::NotExportable`], with the driver's error as its source; [`CudaFault::Driver`].
+    pub(super) fn adopted(
+        device: &Device,
+        at: CUdeviceptr,
+    ) -> Result<(Opening<Self>, MemoryHandle)> {
+        let why = "it is no allocation of cuMemAlloc, and none of cuMemCreate";
+        let refused = |error: Error| match error.kind() {
+            ErrorKind::Cuda(CudaFault::Driver { code, .. }) if is_refusal(*code) => {
+                mapped::because(CudaFault::NotExportable { why }, error)
+            }
+            _ => error,
+        };
+        let (driver, _entered) = (device.driver(), device.enter()?);
+        let (mut start, mut len) = (0, 0);
+        // SAFETY: `start` and `len` have room for an address and a size.
+        let code = unsafe { (driver.calls.cuMemGetAddressRange_v2)(&mut start, &mut len, at) };
+        driver.check("cuMemGetAddressRange_v2", code).map_err(refused)?;
+        let (device, len) = (device.clone(), len as u64);
+        let memory = Self { device: device.clone(), start, len, origin: Origin::Adopted };
+        let handle = memory.export().map_err(refused)?;
+        // A receiver in this process uses the memory itself.
+        let memory = OPEN.of(&device).get(handle, || Ok(memory))?;
+        Ok((memory, handle))
+    }
+
+    /// Returns the mapping of another library.
+    pub(super) fn adopted_mapping(device: &Device, start: CUdeviceptr, len: u64) -> Self {
+        Self { device: device.clone(), start, len, origin: Origin::Adopted }
+    }
+
+    fn of(device: &Device, mapped: Mapped, len: u64) -> Self {
+        let (device, start) = (device.clone(), mapped.start());
+        Self { device, start, len, origin: Origin::Mapped { _mapped: mapped } }
     }
 
     /// Opens another process's allocation, unless it is open. In the process that loaded the driver.
@@ -74,7 +169,8 @@ impl Memory {
         let code = unsafe { (driver.calls.cuIpcOpenMemHandle_v2)(&mut start, named, flags) };
         driver.check("cuIpcOpenMemHandle_v2", code)?;
         // From here on dropping it closes it.
-        let mut memory = Self { device: device.clone(), start, len: 0, is_ours: false };
+        let origin = Origin::Opened;
+        let mut memory = Self { device: device.clone(), start, len: 0, origin };
         memory.len = memory.measure()?;
         Ok(memory)
     }
@@ -121,12 +217,16 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let Some(_entered) = self.device.enter_to_end() else { return };
         let calls = &self.device.driver().calls;
-        let (call, code) = if self.is_ours {
-            // SAFETY: it was allocated once. Nobody uses it after this: what is lent of it keeps it.
-            ("cuMemFree_v2", unsafe { (calls.cuMemFree_v2)(self.start) })
-        } else {
-            // SAFETY: it was opened once. Nobody uses it after this: views of it keep it.
-            ("cuIpcCloseMemHandle", unsafe { (calls.cuIpcCloseMemHandle)(self.start) })
+        let (call, code) = match self.origin {
+            Origin::Allocated => {
+                // SAFETY: it was allocated once. Nobody uses it after this: what is lent of it keeps it.
+                ("cuMemFree_v2", unsafe { (calls.cuMemFree_v2)(self.start) })
+            }
+            Origin::Opened => {
+                // SAFETY: it was opened once. Nobody uses it after this: views of it keep it.
+                ("cuIpcCloseMemHandle", unsafe { (calls.cuIpcCloseMemHandle)(self.start) })
+            }
+            Origin::Mapped { .. } | Origin::Adopted => return,
         };
         if code != 0 {
             tracing::warn!(code, call);
@@ -136,8 +236,7 @@ impl Drop for Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { len, is_ours, .. } = self;
-        f.debug_struct("Memory").field("len", len).field("is_ours", is_ours).finish_non_exhaustive()
+        f.debug_struct("Memory").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -262,6 +361,6 @@ fn finish(stream: &Stream) -> Result<()> {
 }
 
 fn judge(len: usize, other: usize) -> Result<(), Error> {
-    let fault = crate::error::TensorFault::Len { len: other as u64, expected: len as u64 };
+    let fault = TensorFault::Len { len: other as u64, expected: len as u64 };
     if len == other { Ok(()) } else { Err(fault.into()) }
 }

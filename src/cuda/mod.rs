@@ -7,13 +7,14 @@
 //!                    stream writes  recorded behind it         for "ready"           recorded behind the reads
 //! ```
 //!
-//! 1. A chunk of a pool is exported once and opened once by each process that gets a tensor of it. It stays
-//!    open while the link's receiving half lives, and the owner does not free it earlier.
+//! 1. A chunk of a pool is exported once, as a handle or as a file descriptor, and opened or mapped once by each process
+//!    that gets a tensor of it. It stays open while the link's receiving half lives, and the owner does not free it
+//!    earlier.
 //! 2. Memory is reused when its ticket is back *and* the event after every use of it is over. The owner polls
 //!    the events and never waits for them: a peer that lies about its event keeps the memory that it was lent
 //!    and blocks nothing else.
-//! 3. No call waits for a GPU, except copies from and to the host. A separate thread frees and closes memory,
-//!    because the driver may wait within these calls.
+//! 3. No call waits for a GPU, except copies from and to the host, and `share` with [`Order::Synchronized`]. A separate
+//!    thread frees and closes memory, because the driver may wait within these calls.
 //! 4. Each object of the driver belongs to one Rust object, which makes its context current and ends it once.
 //!    An operation of several calls enters the context around all of them and restores the caller's.
 //! 5. The driver is loaded when the process asks for its first device. Without a driver each entry point
@@ -46,6 +47,7 @@
 //! # }
 //! ```
 
+mod adopted;
 mod closer;
 mod device;
 mod draft;
@@ -53,19 +55,25 @@ mod event;
 mod imports;
 mod ledger;
 mod library;
+mod mapped;
 mod memory;
 mod openings;
+mod options;
 mod per_gpu;
 mod pool;
 mod region;
 mod retired;
+mod returning;
+mod sharing;
 mod space;
 mod store;
 mod stream;
 mod view;
+mod words;
 
 pub use device::Device;
 pub use draft::Draft;
+pub use options::{Export, Order, PoolOptions};
 pub use pool::Pool;
 pub use region::Region;
 pub use stream::Stream;

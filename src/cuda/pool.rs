@@ -7,7 +7,7 @@ use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::draft::Draft;
 use crate::cuda::library::is_ours;
-use crate::cuda::memory::PAGE;
+use crate::cuda::options::{Order, PoolOptions};
 use crate::cuda::retired::Retired;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
@@ -16,9 +16,6 @@ use crate::tensor::{DType, Element, Shape, Tensor};
 
 /// The sleep between two checks for returned memory.
 const PAUSE: Duration = Duration::from_micros(100);
-
-/// Bytes that a pool takes from the driver at a time by default.
-const CHUNK: u64 = 64 << 20;
 
 /// Memory of a GPU in chunks that other processes open once. A peer that gets one tensor of a chunk can read
 /// and write all of the chunk, because CUDA has no narrower handle. A process that trusts its peers to
@@ -36,21 +33,20 @@ impl Device {
     /// Returns a pool on this GPU without a quota. The pool takes 64 MiB from the driver at a time, and more for a longer
     /// tensor.
     pub fn pool(&self) -> Pool {
-        Pool { store: Arc::new(Store::new(self, CHUNK, u64::MAX)) }
+        let terms =
+            PoolOptions::new().judge(self).expect("the default options ask nothing of a GPU");
+        Pool { store: Arc::new(Store::new(self, terms)) }
     }
 
-    /// As [`pool`](Self::pool), with chunks of `chunk` bytes, rounded up to 2 MiB, and at most `quota` bytes in all.
+    /// Returns a pool on this GPU with these options.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`]: a chunk has no bytes, or more than the quota.
-    pub fn pool_with(&self, chunk: u64, quota: u64) -> Result<Pool> {
-        let rounded = chunk.checked_next_multiple_of(PAGE).filter(|_| chunk > 0);
-        let Some(rounded) = rounded.filter(|rounded| *rounded <= quota) else {
-            let must = "over 0 bytes, and rounded up to 2 MiB no more than the quota";
-            return Err(ErrorKind::InvalidOption { name: "chunk", value: chunk, must }.into());
-        };
-        Ok(Pool { store: Arc::new(Store::new(self, rounded, quota)) })
+    /// - [`ErrorKind::InvalidOption`]: a chunk has no bytes, or more than the quota.
+    /// - [`CudaFault::NoDescriptors`]: the GPU exports no memory as file descriptors. [`CudaFault::NoWords`]: its streams
+    ///   cannot wait for words.
+    pub fn pool_with(&self, options: PoolOptions) -> Result<Pool> {
+        Ok(Pool { store: Arc::new(Store::new(self, options.judge(self)?)) })
     }
 
     /// Frees the returned memory of dropped pools, as every operation on a GPU does. Returns the number of
@@ -70,6 +66,11 @@ impl Pool {
     /// Returns the GPU.
     pub fn device(&self) -> &Device {
         self.store.device()
+    }
+
+    /// Returns how the work of its borrowers comes after that of its writers.
+    pub fn order(&self) -> Order {
+        self.store.order()
     }
 
     /// Returns memory for a tensor that `stream` will write. It holds old bytes of this pool.
@@ -120,7 +121,7 @@ impl Pool {
             let now = Instant::now();
             if now >= deadline {
                 let late = crate::Error::new(ErrorKind::TimedOut { after: now - start });
-                return Err(late.waiting_for("others hold the pool's quota (Device::pool_with)"));
+                return Err(late.waiting_for("others hold the pool's quota (PoolOptions::quota)"));
             }
             std::thread::sleep(PAUSE.min(deadline - now));
         }

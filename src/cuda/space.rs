@@ -18,11 +18,6 @@ impl Space {
         Self { len, free: BTreeMap::from([(0, len)]) }
     }
 
-    /// Returns the length in bytes.
-    pub(super) fn len(&self) -> u64 {
-        self.len
-    }
-
     /// Returns whether no range is taken.
     pub(super) fn is_idle(&self) -> bool {
         self.free.get(&0) == Some(&self.len)

@@ -2,31 +2,38 @@
 
 use std::cell::OnceCell;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::channel::SharedAllocation;
 use crate::cuda::closer::{self, Parked};
 use crate::cuda::device::Device;
-use crate::cuda::event::Event;
+use crate::cuda::event::{Event, OwnEvent};
 use crate::cuda::ledger::{Ledger, Look, Number, Range};
 use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
-use crate::cuda::memory::{Area, Memory, MemoryHandle, PAGE};
-use crate::cuda::openings::Opening;
+use crate::cuda::mapped;
+use crate::cuda::memory::{Area, HeldMemory, Memory, MemoryHandle, PAGE};
+use crate::cuda::options::{Export, Order, Terms};
+use crate::cuda::sharing;
+use crate::cuda::space::ALIGNMENT;
 use crate::cuda::stream::Stream;
-use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
-use crate::tensor::{Fate, GpuBorrower, GpuMemory, GpuParcel, GpuPlace, Ticket};
+use crate::cuda::words;
+use crate::error::{CudaFault, ErrorKind, GpuUuid, Result, TensorFault};
+use crate::tensor::{
+    Fate, GpuBorrower, GpuHandle, GpuMemory, GpuOrder, GpuParcel, GpuPlace, Ticket,
+};
 
 /// The longest wait for memory that is being freed, when there is no other.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the start of a place is a multiple of, in bytes.
+const PLACE: u64 = crate::tensor::GPU_ALIGNMENT;
 
 /// The chunks of a GPU's memory and their ledger.
 #[derive(Debug)]
 pub(super) struct Store {
     device: Device,
-    /// Bytes that the store takes from the driver at a time, in whole pages.
-    chunk: u64,
-    /// The most bytes that the store takes.
-    quota: u64,
+    terms: Terms,
     books: Mutex<Books>,
     /// Signalled when a chunk is made or the driver refuses it.
     made: Condvar,
@@ -34,20 +41,93 @@ pub(super) struct Store {
 
 #[derive(Debug)]
 struct Books {
-    ledger: Ledger<Ticket, Opening<Event>>,
+    ledger: Ledger<Ticket, OwnEvent>,
     /// By the ledger's number.
     chunks: Vec<Option<Chunk>>,
     /// Bytes of chunks that are being made.
     coming: u64,
+    /// The last value of a word.
+    value: u64,
 }
 
 /// An allocation that is exported once.
 #[derive(Debug)]
 struct Chunk {
-    memory: Opening<Memory>,
-    handle: MemoryHandle,
+    memory: HeldMemory,
+    name: Name,
+    /// Of memory that another library allocated.
+    adopted: Option<Adopted>,
     /// One for each borrower that knows the chunk. It comes back when the borrower has closed it.
     exposed: Vec<Ticket>,
+}
+
+/// How other processes get a chunk.
+#[derive(Debug)]
+enum Name {
+    Handle(MemoryHandle),
+    Announced(Arc<SharedAllocation>),
+}
+
+/// A range of an allocation of another library's, and who keeps it.
+struct Adopted {
+    start: u64,
+    len: u64,
+    /// Dropped when the range is not used any more.
+    _owner: Box<dyn Send>,
+}
+
+impl fmt::Debug for Adopted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adopted").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Chunk {
+    /// Returns a range of `len` bytes from `start` on of an allocation of another library's.
+    fn adopted(device: &Device, (start, len): (u64, u64), owner: Box<dyn Send>) -> Result<Self> {
+        let (memory, name) = match mapped::find(device, start)? {
+            Some(found) => {
+                let memory = Memory::adopted_mapping(device, found.start, found.len);
+                let shared = sharing::shared(device, found)?;
+                (HeldMemory::Mapping(memory), Name::Announced(shared))
+            }
+            None => {
+                let (memory, handle) = Memory::adopted(device, start)?;
+                (HeldMemory::Handle(memory), Name::Handle(handle))
+            }
+        };
+        let start = start - memory.start();
+        if start + len > memory.len() {
+            return Err(CudaFault::NotExportable { why: "it spans several allocations" }.into());
+        }
+        if !start.is_multiple_of(PLACE) {
+            return Err(TensorFault::Alignment { alignment: PLACE as usize }.into());
+        }
+        let adopted = Some(Adopted { start, len, _owner: owner });
+        Ok(Self { memory, name, adopted, exposed: Vec::new() })
+    }
+
+    /// Returns the start of its ranges in the allocation.
+    fn start(&self) -> u64 {
+        self.adopted.as_ref().map_or(0, |adopted| adopted.start)
+    }
+
+    /// Returns the bytes for ranges: all of it but its words.
+    fn room(&self, order: Order) -> u64 {
+        if let Some(adopted) = &self.adopted {
+            // For the one range, whose last bytes nobody uses.
+            return adopted.len.next_multiple_of(ALIGNMENT);
+        }
+        let len = self.memory.len();
+        if order == Order::Words { words::room(len) } else { len }
+    }
+
+    /// Returns whether the chunk can be freed when nothing of it is in use or on loan. A descriptor and a mapping keep the
+    /// memory for those who have them. A handle keeps nothing, and events end with the pool.
+    fn may_go(&self, order: Order) -> bool {
+        let keeps_itself = matches!(self.name, Name::Announced(_)) && order != Order::Events;
+        keeps_itself || self.exposed.is_empty()
+    }
 }
 
 impl Parked for Chunk {
@@ -63,10 +143,30 @@ fn free(chunks: Vec<Chunk>) {
 }
 
 impl Store {
-    pub(super) fn new(device: &Device, chunk: u64, quota: u64) -> Self {
-        let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0 };
+    pub(super) fn new(device: &Device, terms: Terms) -> Self {
+        let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0, value: 0 };
         let (books, made) = (Mutex::new(books), Condvar::new());
-        Self { device: device.clone(), chunk, quota, books, made }
+        Self { device: device.clone(), terms, books, made }
+    }
+
+    /// Returns a store of a range that another library allocated, and nothing else.
+    pub(super) fn adopting(
+        device: &Device,
+        range: (u64, u64),
+        owner: Box<dyn Send>,
+    ) -> Result<Self> {
+        let chunk = Chunk::adopted(device, range, owner)?;
+        let terms = Terms::adopted(match chunk.name {
+            Name::Handle(_) => Export::IpcHandle,
+            Name::Announced(_) => Export::FileDescriptor,
+        });
+        let store = Self::new(device, terms);
+        store.books().add(chunk, terms.order());
+        Ok(store)
+    }
+
+    pub(super) fn order(&self) -> Order {
+        self.terms.order()
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -81,21 +181,21 @@ impl Store {
     /// Returns the bytes of all chunks.
     pub(super) fn used(&self) -> Result<u64> {
         self.device.driver().check_fork()?;
-        Ok(self.books().ledger.total())
+        Ok(self.books().bytes())
     }
 
-    /// Collects returned memory, then frees the chunks that nobody uses or has open.
+    /// Collects returned memory, then frees the chunks that nobody uses, and has open where that matters.
     pub(super) fn trim(&self) -> Result<()> {
         self.device.driver().check_fork()?;
         let mut books = self.books();
         books.sweep(&self.device);
-        let freed = books.drop_chunks();
+        let freed = books.drop_chunks(self.order());
         drop(books);
         free(freed);
         Ok(())
     }
 
-    /// Returns whether no range is in use and no process has a chunk open. In the lending process.
+    /// Returns whether no range is in use and all chunks are freed. In the lending process.
     pub(super) fn is_over(&self) -> bool {
         self.trim().is_ok() && {
             let books = self.books();
@@ -106,8 +206,10 @@ impl Store {
     /// Returns a range of `len` bytes. The caller uses its number once.
     fn take(&self, len: u64) -> Result<(Number, Range, u64)> {
         self.device.driver().check_fork()?;
-        let needed = len.max(1).checked_next_multiple_of(PAGE);
-        let needed = needed.filter(|needed| *needed <= self.quota);
+        let (quota, order) = (self.terms.quota(), self.terms.order());
+        let whole = if order == Order::Words { words::whole(len) } else { Some(len.max(1)) };
+        let needed = whole.and_then(|whole| whole.checked_next_multiple_of(PAGE));
+        let needed = needed.filter(|needed| *needed <= quota);
         let mut books = self.books();
         if books.ledger.is_due() {
             books.sweep(&self.device);
@@ -121,9 +223,9 @@ impl Store {
                 return Ok(taken);
             }
             let Some(needed) = needed else { return Err(self.exhausted(len, books.total())) };
-            let mut size = needed.max(self.chunk);
+            let mut size = needed.max(self.terms.chunk());
             if size > self.room(&books) {
-                free(books.drop_chunks());
+                free(books.drop_chunks(order));
                 // A chunk shorter than usual, if the quota has no room for a whole one.
                 size = size.min(self.room(&books) / PAGE * PAGE);
             }
@@ -147,36 +249,66 @@ impl Store {
         let mut books = self.books();
         books.coming -= size;
         self.made.notify_all();
-        books.add(made?);
+        books.add(made?, order);
         books.take(len).ok_or_else(|| self.exhausted(needed, books.total()))
     }
 
     /// Frees idle chunks first, and then takes no more than the request needs.
     #[cold]
     fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
-        let freed = self.books().drop_chunks();
+        let freed = self.books().drop_chunks(self.order());
         free(freed);
         closer::wait_for_all(PATIENCE);
         self.make(needed)
     }
 
     fn make(&self, size: u64) -> Result<Chunk> {
-        let (memory, handle) = Memory::exported(&self.device, size)?;
-        Ok(Chunk { memory, handle, exposed: Vec::new() })
+        let (memory, name) = match self.terms.export() {
+            Export::IpcHandle => {
+                let (memory, handle) = Memory::exported(&self.device, size)?;
+                (HeldMemory::Handle(memory), Name::Handle(handle))
+            }
+            Export::FileDescriptor => {
+                let (memory, shared) = Memory::announced(&self.device, size)?;
+                (HeldMemory::Mapping(memory), Name::Announced(shared))
+            }
+        };
+        let chunk = Chunk { memory, name, adopted: None, exposed: Vec::new() };
+        if self.terms.order() == Order::Words { self.clear_words(chunk) } else { Ok(chunk) }
+    }
+
+    /// Sets the words of a new chunk to 0 and waits for that. Nobody knows the chunk yet, so no word is awaited before.
+    fn clear_words(&self, chunk: Chunk) -> Result<Chunk> {
+        let room = chunk.room(Order::Words);
+        let len = (chunk.memory.len() - room) as usize;
+        let words = Area { start: chunk.memory.start() + room, len };
+        let own = self.device.stream()?;
+        words.fill(0, &own)?;
+        match own.synchronize() {
+            Ok(()) => Ok(chunk),
+            Err(error) => {
+                if !own.wait_to_end() {
+                    // The stream may write it at any time.
+                    std::mem::forget(chunk);
+                }
+                Err(error)
+            }
+        }
     }
 
     fn room(&self, books: &Books) -> u64 {
-        self.quota.saturating_sub(books.total())
+        self.terms.quota().saturating_sub(books.total())
     }
 
     fn exhausted(&self, needed: u64, used: u64) -> crate::Error {
-        CudaFault::Exhausted { needed, used, quota: self.quota }.into()
+        CudaFault::Exhausted { needed, used, quota: self.terms.quota() }.into()
     }
 
     /// A range in use by this process, until it is dropped.
     pub(super) fn hold(self: &Arc<Self>, len: usize) -> Result<Hold> {
         let (number, range, start) = self.take(len as u64)?;
-        Ok(Hold { store: self.clone(), number, range, area: Area { start, len } })
+        let (area, word) = (Area { start, len }, OnceLock::new());
+        Ok(Hold { store: self.clone(), number, range, area, word })
     }
 }
 
@@ -201,31 +333,36 @@ impl Books {
         });
     }
 
+    /// Returns the bytes of all chunks.
+    fn bytes(&self) -> u64 {
+        self.chunks.iter().flatten().map(|chunk| chunk.memory.len()).sum()
+    }
+
     /// Returns the bytes of all chunks, those included that are being made.
     fn total(&self) -> u64 {
-        self.ledger.total() + self.coming
+        self.bytes() + self.coming
     }
 
     fn take(&mut self, len: u64) -> Option<(Number, Range, u64)> {
         let (number, range) = self.ledger.take(len)?;
         let chunk = self.chunks.get(range.chunk)?.as_ref()?;
-        Some((number, range, chunk.memory.start() + range.offset))
+        Some((number, range, chunk.memory.start() + chunk.start() + range.offset))
     }
 
-    fn add(&mut self, chunk: Chunk) {
-        let at = self.ledger.add_chunk(chunk.memory.len());
+    fn add(&mut self, chunk: Chunk, order: Order) {
+        let at = self.ledger.add_chunk(chunk.room(order));
         if self.chunks.len() <= at {
             self.chunks.resize_with(at + 1, || None);
         }
         self.chunks[at] = Some(chunk);
     }
 
-    /// Takes out the chunks that nobody uses or has open, as of the last [sweep](Self::sweep).
-    fn drop_chunks(&mut self) -> Vec<Chunk> {
+    /// Takes out the chunks that nobody uses and that [may go](Chunk::may_go), as of the last [sweep](Self::sweep).
+    fn drop_chunks(&mut self, order: Order) -> Vec<Chunk> {
         let Self { ledger, chunks, .. } = self;
         let mut freed = Vec::new();
         ledger.drop_chunks(|at| {
-            let gone = chunks[at].take_if(|chunk| chunk.exposed.is_empty());
+            let gone = chunks[at].take_if(|chunk| chunk.may_go(order));
             let is_gone = gone.is_some();
             freed.extend(gone);
             is_gone
@@ -234,13 +371,14 @@ impl Books {
     }
 
     /// Returns an event that nobody else uses.
-    fn event(&mut self, device: &Device) -> Result<Opening<Event>> {
+    fn event(&mut self, device: &Device, order: Order) -> Result<OwnEvent> {
         if self.ledger.is_due_for_events() {
             self.sweep(device);
         }
-        match self.ledger.spare() {
-            Some(event) => Ok(event),
-            None => Event::exported(device),
+        match (self.ledger.spare(), order) {
+            (Some(event), _) => Ok(event),
+            (None, Order::Events) => Event::exported(device).map(OwnEvent::Exported),
+            (None, _) => Event::private(device).map(OwnEvent::Private),
         }
     }
 }
@@ -256,6 +394,8 @@ pub(super) struct Hold {
     number: Number,
     range: Range,
     area: Area,
+    /// The value of its word with which the range can be read.
+    word: OnceLock<u64>,
 }
 
 impl Hold {
@@ -265,16 +405,34 @@ impl Hold {
 
     /// Makes the range readable when the work that `stream` has got so far is done.
     pub(super) fn set_ready(&self, stream: &Stream) -> Result<()> {
-        self.store.device.driver().check_fork()?;
+        let Store { device, terms, .. } = &*self.store;
+        device.driver().check_fork()?;
         let mut books = self.store.books();
-        let event = books.event(&self.store.device)?;
-        match event.record(stream) {
+        let event = books.event(device, terms.order())?;
+        let written = match terms.order() {
+            Order::Words => self.write_word(&mut books, stream),
+            Order::Events | Order::Synchronized => Ok(()),
+        };
+        // The event comes behind the word, so the range is not used again before the word is written.
+        match written.and_then(|()| event.record(stream)) {
             Ok(()) => books.ledger.set_ready(self.number, event),
             Err(error) => {
                 books.ledger.put_spare(event);
                 return Err(error);
             }
         }
+        drop(books);
+        if terms.order() == Order::Synchronized { stream.synchronize() } else { Ok(()) }
+    }
+
+    /// Raises the range's word when the work that `stream` has got so far is done.
+    fn write_word(&self, books: &mut Books, stream: &Stream) -> Result<()> {
+        let chunk = books.chunks[self.range.chunk].as_ref().ok_or(CudaFault::OnHost)?;
+        let word = words::word_of(chunk.memory.len(), self.range.offset);
+        let value = books.value + 1;
+        stream.write_word(chunk.memory.start() + word, value)?;
+        books.value = value;
+        let _ = self.word.set(value);
         Ok(())
     }
 
@@ -299,7 +457,8 @@ impl Hold {
             return self.store.books().ledger.keep(self.number);
         }
         let mut books = self.store.books();
-        let recorded = books.event(&self.store.device).and_then(|event| {
+        let Store { device, terms, .. } = &*self.store;
+        let recorded = books.event(device, terms.order()).and_then(|event| {
             let recorded = event.record(stream);
             books.ledger.put_behind(self.number, event);
             recorded
@@ -314,10 +473,15 @@ impl Hold {
     }
 
     fn lend(&self, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
-        let Self { store, number, range, area } = self;
+        let Self { store, number, range, area, word } = self;
         store.device.driver().check_fork()?;
         let mut books = store.books();
-        let done = books.event(&store.device)?;
+        let order = store.terms.order();
+        let done = match order {
+            Order::Events => Some(books.event(&store.device, order)?),
+            // The ticket comes back after the last use is over.
+            Order::Words | Order::Synchronized => None,
+        };
         let Books { ledger, chunks, .. } = &mut *books;
         let made = (|| {
             let chunk = chunks[range.chunk].as_mut().ok_or(CudaFault::OnHost)?;
@@ -326,24 +490,40 @@ impl Hold {
                 None => to.ticket()?,
             };
             let bytes = to.ticket()?;
-            let ready = ledger.ready(*number).map_or([0; 64], |event| event.handle());
+            let (memory, allocation) = match &chunk.name {
+                Name::Handle(handle) => (GpuHandle::Ipc(*handle), None),
+                Name::Announced(shared) => {
+                    (GpuHandle::Announced(shared.number()), Some(shared.clone()))
+                }
+            };
+            let order = match (&done, order) {
+                (Some(done), _) => {
+                    let ready = ledger.ready(*number).map_or([0; 64], |event| event.handle());
+                    GpuOrder::Events { ready, done: done.handle() }
+                }
+                (None, Order::Words) => GpuOrder::Word {
+                    offset: words::word_of(chunk.memory.len(), range.offset),
+                    value: word.get().copied().unwrap_or_default(),
+                },
+                (None, _) => GpuOrder::Synchronized,
+            };
             let place = GpuPlace {
                 device: store.device.uuid(),
-                handle: chunk.handle,
+                memory,
                 allocation: chunk.memory.len(),
-                offset: range.offset,
+                offset: chunk.start() + range.offset,
                 len: area.len as u64,
-                ready,
-                done: done.handle(),
+                order,
             };
             if !chunk.exposed.iter().any(|ticket| ticket.is_for(to)) {
                 chunk.exposed.push(mapping.clone());
             }
-            Ok(GpuParcel { place, bytes, mapping })
+            Ok(GpuParcel { place, bytes, mapping, allocation })
         })();
-        match &made {
-            Ok(parcel) => ledger.lend(*number, parcel.bytes.clone(), done),
-            Err(_) => ledger.put_spare(done),
+        match (&made, done) {
+            (Ok(parcel), done) => ledger.lend(*number, parcel.bytes.clone(), done),
+            (Err(_), Some(done)) => ledger.put_spare(done),
+            (Err(_), None) => {}
         }
         made
     }

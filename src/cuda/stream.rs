@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUstream, CUstream_flags, CUstreamCaptureStatus};
+use cudarc::driver::sys::{CUdeviceptr, CUstream, CUstream_flags, CUstreamCaptureStatus};
 
 use crate::cuda::device::Device;
 use crate::cuda::library::{NOT_READY, ends_all};
@@ -113,6 +113,24 @@ impl Stream {
             NOT_READY => Ok(false),
             code => driver.check("cuStreamQuery", code).map(|()| true),
         }
+    }
+
+    /// Writes a word when the work that the stream has got so far is done.
+    pub(super) fn write_word(&self, at: CUdeviceptr, value: u64) -> Result<()> {
+        let (driver, _entered) = (self.device().driver(), self.device().enter()?);
+        let (write, _) = self.device().words()?;
+        // SAFETY: the stream lives, in the context that is current, and the caller keeps the word mapped.
+        let code = unsafe { write(self.raw(), at, value, 0) };
+        driver.check("cuStreamWriteValue64", code)
+    }
+
+    /// Makes later work of the stream wait until a word is no less than `value`.
+    pub(super) fn await_word(&self, at: CUdeviceptr, value: u64) -> Result<()> {
+        let (driver, _entered) = (self.device().driver(), self.device().enter()?);
+        let (_, wait) = self.device().words()?;
+        // SAFETY: the stream lives, in the context that is current, and the caller keeps the word mapped.
+        let code = unsafe { wait(self.raw(), at, value, 0) };
+        driver.check("cuStreamWaitValue64", code)
     }
 
     pub(super) fn raw(&self) -> CUstream {

@@ -12,11 +12,12 @@ use crate::cuda::library::{is_ours, is_refusal};
 use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
 use crate::cuda::retired::Retired;
+use crate::cuda::returning;
 use crate::cuda::store::OwnedTensor;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
-use crate::tensor::{DType, GpuLoan, OnGpu, Shape, Tensor, dlpack};
+use crate::tensor::{DType, GpuLoan, GpuOrder, OnGpu, Shape, Tensor, dlpack};
 
 /// A tensor on a GPU that one stream reads: row-major, contiguous. Its memory is not reused while the view
 /// lives, nor before the work that the stream has got by then is done.
@@ -38,7 +39,12 @@ enum Source {
     /// Memory of this process.
     Own(Arc<OwnedTensor>),
     /// Memory that a peer has lent.
-    Lent { done: Arc<Opening<Event>>, import: Arc<Import>, loan: Arc<GpuLoan> },
+    Lent {
+        /// The event of the lender's that is recorded after the last use. `None`: the loan goes back after it.
+        done: Option<Arc<Opening<Event>>>,
+        import: Arc<Import>,
+        loan: Arc<GpuLoan>,
+    },
     /// A region.
     Region(Arc<Import>),
 }
@@ -55,6 +61,10 @@ impl Device {
     /// - [`ErrorKind::PeerDied`]: the lender's process has ended, and the memory is gone.
     /// - [`CudaFault::Driver`]: the peer's handle is none. [`CudaFault::Allocation`]: its allocation is
     ///   shorter than it claims.
+    /// - [`CudaFault::NotAllocation`]: the peer's file descriptor is no allocation. [`CudaFault::WrongDevice`]: it
+    ///   is one of another GPU than the peer says. [`CudaFault::ShortAllocation`]: it is shorter than the peer
+    ///   says.
+    /// - [`CudaFault::NoWords`]: the peer orders its work by words, which this GPU's streams cannot wait for.
     /// - [`CudaFault::OtherNamespace`]: the driver cannot open it, and the peer lives in another container.
     /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]: the stream belongs to another GPU or is being
     ///   captured.
@@ -90,9 +100,19 @@ impl Device {
                 let imports = extension.ok_or(CudaFault::OnHost)?;
                 let foreign = |error| tell_of_namespace(error, loan);
                 let import = imports.memory(self, loan).map_err(foreign)?;
-                let ready = import.event(self, place.ready).map_err(foreign)?;
-                let done = import.event(self, place.done).map_err(foreign)?;
-                ready.hold_back(stream)?;
+                let done = match place.order {
+                    GpuOrder::Events { ready, done } => {
+                        let ready = import.event(self, ready).map_err(foreign)?;
+                        let done = import.event(self, done).map_err(foreign)?;
+                        ready.hold_back(stream)?;
+                        Some(done)
+                    }
+                    GpuOrder::Word { offset, value } => {
+                        stream.await_word(import.memory().start() + offset, value)?;
+                        None
+                    }
+                    GpuOrder::Synchronized => None,
+                };
                 // The place was checked when it came.
                 let start = import.memory().start() + place.offset;
                 let area = Area { start, len: place.len as usize };
@@ -304,7 +324,10 @@ impl GpuView {
     fn end(&self) -> Result<()> {
         match &self.source {
             Source::Own(_) => Ok(()),
-            Source::Lent { loan, import, done } => {
+            Source::Lent { loan, import, done: None } => {
+                returning::give_back((loan, import), &self.stream)
+            }
+            Source::Lent { loan, import, done: Some(done) } => {
                 let mut ended = loan.ended();
                 // An earlier view's use ends first, because one event stands for both.
                 let chained = if *ended { done.hold_back(&self.stream) } else { Ok(()) };

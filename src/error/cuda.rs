@@ -74,6 +74,50 @@ pub enum CudaFault {
         /// `pid` or `ipc`, as `/proc/pid/ns` names it.
         namespace: &'static str,
     },
+    /// The GPU exports no memory as file descriptors.
+    #[error("no memory of GPU {ordinal} is exported as a file descriptor: use Export::IpcHandle")]
+    NoDescriptors {
+        /// Its number.
+        ordinal: u32,
+    },
+    /// Memory that another library allocated cannot be exported to other processes. The source, if there is one, says what
+    /// the driver said.
+    #[error("the memory cannot be exported to other processes: {why}")]
+    NotExportable {
+        /// Why.
+        why: &'static str,
+    },
+    /// The streams of the GPU neither write nor await words in memory, or the driver is older than CUDA 11.7.
+    #[error("streams of GPU {ordinal} cannot wait for words in memory: use Order::Synchronized")]
+    NoWords {
+        /// Its number.
+        ordinal: u32,
+    },
+    /// The peer's file descriptor is no allocation of a GPU that this process sees. The source says what the driver
+    /// said.
+    #[error("the peer's file descriptor is no allocation of this process's GPUs")]
+    NotAllocation,
+    /// The peer's file descriptor is an allocation of another GPU than the peer says.
+    #[error("the peer's allocation lies on another GPU than {said}, as the peer says")]
+    WrongDevice {
+        /// The UUID that the peer says.
+        said: GpuUuid,
+    },
+    /// The driver cannot map as many bytes of the peer's allocation as the peer says: it is shorter. The source says
+    /// what the driver said.
+    #[error("the peer's allocation has fewer than {claimed} bytes, as the peer says")]
+    ShortAllocation {
+        /// Its length in bytes, as the peer says.
+        claimed: u64,
+    },
+    /// The peer keeps as many file descriptors of GPU memory of this process as it may.
+    #[error(
+        "the peer has file descriptors of {limit} allocations: use longer chunks (PoolOptions::chunk)"
+    )]
+    Announced {
+        /// How many it may keep.
+        limit: usize,
+    },
     /// The stream belongs to another GPU.
     #[error("the stream belongs to another GPU")]
     OtherStream,
@@ -99,7 +143,7 @@ pub enum CudaFault {
     },
     /// The pool's quota has no room for the tensor.
     #[error(
-        "pool of the GPU has {used} of {quota} bytes and needs {needed} more: drop some tensors, or allow more (Device::pool_with)"
+        "pool of the GPU has {used} of {quota} bytes and needs {needed} more: drop some tensors, or allow more (PoolOptions::quota)"
     )]
     Exhausted {
         /// Bytes that the request needs.

@@ -168,6 +168,20 @@ pub enum Fault {
         /// Descriptors that the record names.
         count: usize,
     },
+    /// A record names an allocation of a GPU that the peer never announced, or has withdrawn.
+    #[error("allocation {number} was never announced, or is withdrawn")]
+    UnknownAllocation {
+        /// The allocation's number.
+        number: u64,
+    },
+    /// The peer announced more allocations of GPUs than this side keeps.
+    #[error("the peer announces {count} allocations of GPUs, this side keeps {limit}")]
+    PeerAllocations {
+        /// Allocations that would be kept.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A record names a range outside of its pool segment.
     #[error("descriptor claims {len} bytes at {offset}, the segment holds {capacity}")]
     SegmentRange {

@@ -36,6 +36,8 @@ const RETIRE: u16 = 4;
 const WAKE: u16 = 5;
 const DESCRIPTORS: u16 = 6;
 const TOPIC: u16 = 7;
+const ALLOCATION: u16 = 8;
+const WITHDRAW: u16 = 9;
 
 /// The roles in a Hello.
 const LINK: u32 = 0;
@@ -129,6 +131,15 @@ struct DescriptorsBody {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
+struct AllocationBody {
+    number: U64,
+    len: U64,
+    device: [u8; 16],
+    rest: [u8; 80],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
 struct TopicBody {
     slots: U32,
     slot_len: U32,
@@ -138,6 +149,10 @@ struct TopicBody {
     first: U64,
     rest: [u8; 80],
 }
+
+/// What the length of an allocation of a GPU is a multiple of, in bytes, and the longest one.
+const GRANULE: u64 = 2 << 20;
+const LONGEST_ALLOCATION: u64 = 1 << 48;
 
 /// The longest slot of a topic, in bytes.
 pub(crate) const SLOT_LEN: u32 = 1 << 21;
@@ -232,6 +247,18 @@ pub(crate) enum Packet {
     },
     /// Passes the topic of a publisher to a subscriber.
     Topic(Topic),
+    /// Passes an allocation of a GPU.
+    Allocation {
+        number: u64,
+        /// A multiple of 2 MiB, not 0.
+        len: u64,
+        /// The UUID of the GPU.
+        device: [u8; 16],
+    },
+    /// Ends the use of an allocation: no later record names it.
+    Withdraw {
+        number: u64,
+    },
 }
 
 /// The slots of a publisher's topic, and what a subscriber may take of them.
@@ -255,8 +282,8 @@ impl Packet {
     /// Returns the number of descriptors that travel with this packet.
     pub(crate) fn descriptors(&self) -> usize {
         match self {
-            Self::Hello(_) | Self::Segment { .. } | Self::Topic(_) => 1,
-            Self::Retire { .. } | Self::Wake(_) => 0,
+            Self::Hello(_) | Self::Segment { .. } | Self::Topic(_) | Self::Allocation { .. } => 1,
+            Self::Retire { .. } | Self::Wake(_) | Self::Withdraw { .. } => 0,
             Self::Descriptors { count, .. } => *count as usize,
         }
     }
@@ -270,6 +297,8 @@ impl Packet {
             Self::Wake(_) => WAKE,
             Self::Descriptors { .. } => DESCRIPTORS,
             Self::Topic(_) => TOPIC,
+            Self::Allocation { .. } => ALLOCATION,
+            Self::Withdraw { .. } => WITHDRAW,
         };
         Fault::Field { field: "kind", value: kind.into() }
     }
@@ -305,6 +334,12 @@ impl Packet {
                     rest: [0; 80],
                 };
                 packet(TOPIC, 1, body.as_bytes())
+            }
+            Self::Allocation { number, len, device } => {
+                packet(ALLOCATION, 1, allocation_body(*number, *len, *device).as_bytes())
+            }
+            Self::Withdraw { number } => {
+                packet(WITHDRAW, 0, allocation_body(*number, 0, [0; 16]).as_bytes())
             }
         }
     }
@@ -379,6 +414,18 @@ impl Packet {
             TOPIC => {
                 let body = TopicBody::read_from_bytes(body).map_err(|_| length)?;
                 Self::Topic(check_topic(&body)?)
+            }
+            ALLOCATION => {
+                let body = AllocationBody::read_from_bytes(body).map_err(|_| length)?;
+                let (number, len) = (body.number.get(), body.len.get());
+                if len == 0 || !len.is_multiple_of(GRANULE) || len > LONGEST_ALLOCATION {
+                    return Err(Fault::Field { field: "allocation.len", value: len }.into());
+                }
+                Self::Allocation { number, len, device: body.device }
+            }
+            WITHDRAW => {
+                let body = AllocationBody::read_from_bytes(body).map_err(|_| length)?;
+                Self::Withdraw { number: body.number.get() }
             }
             kind => return Err(Fault::Field { field: "kind", value: kind.into() }.into()),
         };
@@ -459,6 +506,10 @@ fn hello_body(hello: &Hello) -> HelloBody {
 fn segment_body(segment: u32, flags: u32, len: u64) -> SegmentBody {
     let (segment, flags) = (segment.into(), flags.into());
     SegmentBody { segment, flags, len: len.into(), rest: [0; 96] }
+}
+
+fn allocation_body(number: u64, len: u64, device: [u8; 16]) -> AllocationBody {
+    AllocationBody { number: number.into(), len: len.into(), device, rest: [0; 80] }
 }
 
 fn must_be(field: &'static str, value: u64, must: u64) -> Result<()> {

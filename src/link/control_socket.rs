@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::account::{Account, Charge, Resource};
-use crate::error::{ErrorKind, Fault, Result};
+use crate::error::{ErrorKind, Fault, GpuUuid, Result};
 use crate::handshake::packet::{Content, PACKET, Packet, Reason};
 use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::{self, UntrustedFd};
+use crate::link::allocations::{PassedAllocation, PassedAllocations};
 use crate::link::passed::PassedDescriptors;
 use crate::link::share::{PeerProcess, RECORDS, SocketShare};
 use crate::pool::FrozenBlock;
@@ -137,6 +138,7 @@ pub(crate) struct ControlSocket {
     /// The number of retired segments, for caches of segments.
     retires: Arc<AtomicU32>,
     passed: PassedDescriptors,
+    allocations: PassedAllocations,
     /// The packets that were taken.
     packets: u64,
     /// Whether the socket has ended: it holds no further packet.
@@ -167,6 +169,7 @@ impl ControlSocket {
             bytes: 0,
             limit,
             passed: PassedDescriptors::new(account.clone()),
+            allocations: PassedAllocations::new(account.clone()),
             account,
             mapped,
             _descriptors: descriptors,
@@ -355,6 +358,16 @@ impl ControlSocket {
         Ok(self.passed.take(first, count)?)
     }
 
+    /// Returns the allocation of a GPU with this number, of a record that this side has taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::UnknownAllocation`]: the peer has not announced it, or has withdrawn it.
+    pub(crate) fn allocation(&self, number: u64) -> Result<Arc<PassedAllocation>, Fault> {
+        // A packets record between its announcement and the record has had the socket read.
+        self.allocations.get(number).cloned().ok_or(Fault::UnknownAllocation { number })
+    }
+
     /// Takes at most `most` packets until `has_come`, and counts the segment of the last one to its end. The parts of a
     /// segment are no packets: an honest one has as many as it is long.
     fn take_for_record(
@@ -520,6 +533,13 @@ impl ControlSocket {
                     self.bytes -= dropped.len();
                     drop(dropped);
                 }
+                Ok(())
+            }
+            (Packet::Allocation { number, len, device }, Some(fd)) => {
+                self.allocations.add(number, (GpuUuid(device), len), fd)
+            }
+            (Packet::Withdraw { number }, _) => {
+                self.allocations.withdraw(number);
                 Ok(())
             }
             (Packet::Wake(reason), _) => {

@@ -20,7 +20,8 @@ pub fn packet(bytes: &[u8]) {
                 }
                 Packet::Segment { .. } | Packet::Topic(_) => 0..32,
                 Packet::Retire { .. } | Packet::Wake(_) => 0..20,
-                Packet::Descriptors { .. } => 0..24,
+                Packet::Descriptors { .. } | Packet::Withdraw { .. } => 0..24,
+                Packet::Allocation { .. } => 0..48,
             };
             assert_eq!(again[looked_at.clone()], bytes[looked_at], "{packet:?}");
         }

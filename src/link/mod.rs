@@ -5,6 +5,7 @@
 //!    tells the peer.
 //! 3. One thread a context, the [`watcher`], sees the end of peers.
 
+pub(crate) mod allocations;
 pub(crate) mod control_socket;
 pub(crate) mod deadlines;
 pub(crate) mod env;
@@ -22,4 +23,5 @@ pub(crate) mod share;
 pub(crate) mod waiter;
 pub(crate) mod watcher;
 
+pub use allocations::{PassedAllocation, SharedAllocation};
 pub use link_socket::LinkSocket;

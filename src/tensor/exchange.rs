@@ -362,7 +362,9 @@ impl Sender {
         mut described: Described<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        self.post(envelope, &mut described.attachments, &described.description, patience)
+        self.post(envelope, &mut described.attachments, &described.description, patience)?;
+        self.count_gpu(described.gpu());
+        Ok(())
     }
 }
 
@@ -576,8 +578,7 @@ fn storage_of(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage>
             let (Attachment::Lent(bytes), Attachment::Lent(mapping)) = (bytes, mapping) else {
                 return Err(Fault::Tensor(TensorFault::Unstable).into());
             };
-            let loan =
-                GpuLoan::new(place, bytes, mapping, claims.extension()).map_err(Fault::Tensor)?;
+            let loan = GpuLoan::new(place, bytes, mapping, claims.extension())?;
             let len = usize::try_from(loan.place.len);
             let len = len.map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
             head.check_len(len).map_err(Fault::Tensor)?;

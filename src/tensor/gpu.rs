@@ -14,8 +14,8 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::channel::{ExtensionSlot, LentRange, Sender};
-use crate::error::{Error, GpuUuid, Result, TensorFault};
+use crate::channel::{ExtensionSlot, LentRange, PassedAllocation, Sender, SharedAllocation};
+use crate::error::{Error, Fault, GpuUuid, Result, TensorFault};
 use crate::handshake::has_ended;
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
 
@@ -27,23 +27,61 @@ const TICKET: usize = 64;
 /// context.
 pub(crate) const ALIGNMENT: u64 = 256;
 
+/// Bytes of a word.
+const WORD_LEN: u64 = 8;
+
+/// The kinds of memory and of order in an encoded place.
+const IPC: u32 = 1;
+const ANNOUNCED: u32 = 2;
+const EVENTS: u32 = 1;
+const WORD: u32 = 2;
+const SYNCHRONIZED: u32 = 3;
+
 /// The place of a tensor's bytes on a GPU, as its owner tells a borrower. `docs/wire.md` has the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct GpuPlace {
     /// The GPU's UUID, as `cuDeviceGetUuid_v2` returns it.
     pub device: GpuUuid,
-    /// The handle of the allocation, as `cuIpcGetMemHandle` returns it.
-    pub handle: [u8; 64],
+    /// The allocation.
+    pub memory: GpuHandle,
     /// The allocation's length in bytes.
     pub allocation: u64,
     /// The start in bytes from the allocation's start: a multiple of 256.
     pub offset: u64,
     /// The length in bytes.
     pub len: u64,
-    /// The handle of the event after which the bytes are valid, as `cuIpcGetEventHandle` returns it.
-    pub ready: [u8; 64],
-    /// The handle of the event that the borrower records after its last use.
-    pub done: [u8; 64],
+    /// When the bytes are valid, and when their owner may write them once more.
+    pub order: GpuOrder,
+}
+
+/// The name of an allocation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum GpuHandle {
+    /// A handle, as `cuIpcGetMemHandle` returns it.
+    Ipc([u8; 64]),
+    /// The number under which the owner has announced a file descriptor of it.
+    Announced(u64),
+}
+
+/// The order of the owner's and the borrower's work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum GpuOrder {
+    /// By events of two processes, as `cuIpcGetEventHandle` returns their handles.
+    Events {
+        /// The event after which the bytes are valid.
+        ready: [u8; 64],
+        /// The event that the borrower records after its last use.
+        done: [u8; 64],
+    },
+    /// By a word in the allocation. The borrower returns the loan after its last use is over.
+    Word {
+        /// The start of the word in bytes from the allocation's start: a multiple of 8.
+        offset: u64,
+        /// The bytes are valid when the word is no less than this.
+        value: u64,
+    },
+    /// The bytes are valid. The borrower returns the loan after its last use is over.
+    Synchronized,
 }
 
 /// The handles open another process's memory, so they are not shown.
@@ -58,7 +96,15 @@ impl fmt::Debug for GpuPlace {
 
 impl GpuPlace {
     /// The encoded length in bytes.
-    pub const LEN: usize = 16 + 64 + 3 * 8 + 2 * 64;
+    pub const LEN: usize = 16 + 2 * 4 + 64 + 3 * 8 + 2 * 64;
+
+    /// Returns the handle of the allocation, if the place names it by one.
+    pub fn ipc_handle(&self) -> Option<[u8; 64]> {
+        match self.memory {
+            GpuHandle::Ipc(handle) => Some(handle),
+            GpuHandle::Announced(_) => None,
+        }
+    }
 
     /// Returns the encoded bytes.
     pub fn encode(&self) -> [u8; Self::LEN] {
@@ -69,13 +115,24 @@ impl GpuPlace {
             to.copy_from_slice(field);
             rest = behind;
         };
+        let (memory, handle) = match self.memory {
+            GpuHandle::Ipc(handle) => (IPC, handle),
+            GpuHandle::Announced(number) => (ANNOUNCED, words([number, 0])),
+        };
+        let (order, ready, done) = match self.order {
+            GpuOrder::Events { ready, done } => (EVENTS, ready, done),
+            GpuOrder::Word { offset, value } => (WORD, words([offset, value]), [0; 64]),
+            GpuOrder::Synchronized => (SYNCHRONIZED, [0; 64], [0; 64]),
+        };
         put(&self.device.0);
-        put(&self.handle);
+        put(&u32::to_le_bytes(memory));
+        put(&u32::to_le_bytes(order));
+        put(&handle);
         for field in [self.allocation, self.offset, self.len] {
             put(&field.to_le_bytes());
         }
-        put(&self.ready);
-        put(&self.done);
+        put(&ready);
+        put(&done);
         bytes
     }
 
@@ -83,8 +140,9 @@ impl GpuPlace {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::GpuRange`]: the range is not inside of the allocation. [`TensorFault::Alignment`]: it
-    /// does not start at a multiple of 256.
+    /// - [`TensorFault::Field`]: the kind of memory or of order is unknown.
+    /// - [`TensorFault::GpuRange`]: the range or the word is not inside of the allocation.
+    /// - [`TensorFault::Alignment`]: the range does not start at a multiple of 256, or the word at one of 8.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self> {
         Ok(Self::check(bytes)?)
     }
@@ -97,7 +155,10 @@ impl GpuPlace {
             field
         }
         let left = &mut &bytes[..];
-        let (device, handle) = (GpuUuid(*take(left)), *take(left));
+        let device = GpuUuid(*take(left));
+        let mut kind = || u32::from_le_bytes(*take(left));
+        let (memory, order) = (kind(), kind());
+        let handle: &[u8; 64] = take(left);
         let mut word = || u64::from_le_bytes(*take(left));
         let (allocation, offset, len) = (word(), word(), word());
         let (ready, done) = (*take(left), *take(left));
@@ -107,8 +168,46 @@ impl GpuPlace {
         if !offset.is_multiple_of(ALIGNMENT) {
             return Err(TensorFault::Alignment { alignment: ALIGNMENT as usize });
         }
-        Ok(Self { device, handle, allocation, offset, len, ready, done })
+        let memory = match memory {
+            IPC => GpuHandle::Ipc(*handle),
+            ANNOUNCED => GpuHandle::Announced(first_words(handle).0),
+            other => {
+                return Err(TensorFault::Field { field: "place.memory", value: other.into() });
+            }
+        };
+        let order = match order {
+            EVENTS => GpuOrder::Events { ready, done },
+            WORD => check_word(first_words(&ready), allocation)?,
+            SYNCHRONIZED => GpuOrder::Synchronized,
+            other => return Err(TensorFault::Field { field: "place.order", value: other.into() }),
+        };
+        Ok(Self { device, memory, allocation, offset, len, order })
     }
+}
+
+/// Returns the order by a word that lies in the allocation.
+fn check_word((offset, value): (u64, u64), allocation: u64) -> Result<GpuOrder, TensorFault> {
+    if offset > allocation || WORD_LEN > allocation - offset {
+        return Err(TensorFault::GpuRange { offset, len: WORD_LEN, allocation });
+    }
+    if !offset.is_multiple_of(WORD_LEN) {
+        return Err(TensorFault::Alignment { alignment: WORD_LEN as usize });
+    }
+    Ok(GpuOrder::Word { offset, value })
+}
+
+/// Returns a field of 64 bytes that starts with two words.
+fn words([first, second]: [u64; 2]) -> [u8; 64] {
+    let mut field = [0; 64];
+    field[..8].copy_from_slice(&first.to_le_bytes());
+    field[8..16].copy_from_slice(&second.to_le_bytes());
+    field
+}
+
+/// Returns the first two words of a field.
+fn first_words(field: &[u8; 64]) -> (u64, u64) {
+    let word = |at| u64::from_le_bytes(std::array::from_fn(|byte| field[at + byte]));
+    (word(0), word(8))
 }
 
 /// Memory of a GPU that this process owns, with a tensor in it.
@@ -132,6 +231,8 @@ pub struct GpuParcel {
     pub bytes: Ticket,
     /// It comes back when the allocation is unmapped.
     pub mapping: Ticket,
+    /// The allocation, where the place names it by a number.
+    pub allocation: Option<Arc<SharedAllocation>>,
 }
 
 /// The receiver of a tensor.
@@ -225,6 +326,8 @@ impl Ticket {
 pub struct GpuLoan {
     /// Where the bytes lie.
     pub place: GpuPlace,
+    /// The allocation, where the place names it by a number.
+    passed: Option<Arc<PassedAllocation>>,
     bytes: LentRange,
     mapping: Mutex<Option<LentRange>>,
     /// Whether a view has recorded the event of the end.
@@ -236,15 +339,36 @@ pub struct GpuLoan {
 impl GpuLoan {
     /// # Errors
     ///
-    /// As [`GpuPlace::decode`].
+    /// - [`Fault::Tensor`], as [`GpuPlace::decode`] and where the place says something else of an allocation than its
+    ///   announcement.
+    /// - [`Fault::UnknownAllocation`]: the place names one that was not announced.
     pub(super) fn new(
         place: &[u8; GpuPlace::LEN],
         bytes: LentRange,
         mapping: LentRange,
         extension: Arc<ExtensionSlot>,
-    ) -> Result<Self, TensorFault> {
-        let (place, ended) = (GpuPlace::check(place)?, Mutex::new(false));
-        Ok(Self { place, bytes, mapping: Mutex::new(Some(mapping)), ended, extension })
+    ) -> Result<Self, Fault> {
+        let (place, ended) = (GpuPlace::check(place).map_err(Fault::Tensor)?, Mutex::new(false));
+        let passed = match place.memory {
+            GpuHandle::Announced(number) => {
+                let passed = bytes.allocation(number)?;
+                let fault = |field, value| Fault::Tensor(TensorFault::Field { field, value });
+                if passed.len() != place.allocation {
+                    return Err(fault("place.allocation", place.allocation));
+                }
+                if passed.device() != place.device {
+                    return Err(fault("place.device", number));
+                }
+                Some(passed)
+            }
+            GpuHandle::Ipc(_) => None,
+        };
+        Ok(Self { place, passed, bytes, mapping: Mutex::new(Some(mapping)), ended, extension })
+    }
+
+    /// Returns the allocation, where the place names it by a number.
+    pub fn passed(&self) -> Option<&Arc<PassedAllocation>> {
+        self.passed.as_ref()
     }
 
     /// Returns the objects of the peer that the link keeps open.

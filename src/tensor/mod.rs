@@ -35,8 +35,12 @@ pub use descriptor::{Descriptor, Location};
 pub use dtype::DType;
 pub use element::Element;
 pub(crate) use exchange::{SingleTensor, TENSORS, open_set};
+#[cfg(feature = "cuda")]
+pub(crate) use gpu::ALIGNMENT as GPU_ALIGNMENT;
 #[doc(hidden)]
-pub use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, GpuPlace, OnGpu, Ticket};
+pub use gpu::{
+    Fate, GpuBorrower, GpuHandle, GpuLoan, GpuMemory, GpuOrder, GpuParcel, GpuPlace, OnGpu, Ticket,
+};
 pub(crate) use outgoing::Described;
 #[doc(hidden)]
 pub use outgoing::Outgoing;

@@ -8,7 +8,7 @@ use crate::pool::{Block, Pool, SharedBlock};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Location};
 use crate::tensor::element::Element;
-use crate::tensor::gpu::{GpuBorrower, GpuMemory, GpuParcel, OnGpu};
+use crate::tensor::gpu::{GpuBorrower, GpuMemory, GpuOrder, GpuParcel, OnGpu};
 use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Storage, Tensor};
@@ -178,6 +178,8 @@ impl Descriptor<'static> {
 pub(crate) struct Described<'a> {
     pub(crate) description: Vec<u8>,
     pub(crate) attachments: Vec<OutgoingAttachment<'a>>,
+    /// Tensors in memory of a GPU: ordered by events, by words, synchronized.
+    gpu: [u64; 3],
 }
 
 impl<'a> Described<'a> {
@@ -244,13 +246,17 @@ impl<'a> Described<'a> {
                 }
                 Storage::Gpu(OnGpu::Own(memory)) => {
                     let parcel = lend(memory)?;
-                    let tickets = [parcel.bytes, parcel.mapping];
-                    self.attachments
-                        .extend(tickets.map(|ticket| OutgoingAttachment::Ticket(ticket.block)));
-                    self.describe(&Descriptor {
-                        place: Location::Gpu(&parcel.place.encode()),
-                        ..head
-                    })
+                    let GpuParcel { place, bytes, mapping, allocation } = parcel;
+                    self.gpu[match place.order {
+                        GpuOrder::Events { .. } => 0,
+                        GpuOrder::Word { .. } => 1,
+                        GpuOrder::Synchronized => 2,
+                    }] += 1;
+                    self.attachments.extend([
+                        OutgoingAttachment::Ticket { block: bytes.block, allocation },
+                        OutgoingAttachment::Ticket { block: mapping.block, allocation: None },
+                    ]);
+                    self.describe(&Descriptor { place: Location::Gpu(&place.encode()), ..head })
                 }
                 Storage::Gpu(OnGpu::Lent(_)) => Err(TensorFault::GpuLoan.into()),
                 Storage::Lent(range) => self.add_copy(head, range.bytes(), Some(range)),
@@ -275,6 +281,11 @@ impl<'a> Described<'a> {
         bytes.copy_to(inline);
         lender.map_or(Ok(()), LentRange::check)?;
         self.describe(&Descriptor { place: Location::Inline(inline), ..head })
+    }
+
+    /// Returns how many tensors in memory of a GPU are ordered by events, by words, and synchronized.
+    pub(super) fn gpu(&self) -> [u64; 3] {
+        self.gpu
     }
 
     fn describe(&mut self, head: &Descriptor<'_>) -> Result<()> {

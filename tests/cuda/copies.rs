@@ -57,7 +57,7 @@ fn a_copy_that_waits_for_a_peer_ends_with_its_deadline_and_can_be_tried_again() 
         near.send_tensor(&tensor).unwrap();
         let lent = recv(&mut far);
         let place = *lent.gpu_place().unwrap();
-        let handle = CudaHandle { raw: place.handle, device: 0 };
+        let handle = CudaHandle { raw: place.ipc_handle().unwrap(), device: 0 };
         let region = device.region(&handle, place.offset, place.len).unwrap();
         let view = device.open(&lent, &stream).unwrap();
         let mut draft = pool.alloc::<u8>([4096], &stream).unwrap();

@@ -2,15 +2,15 @@
 
 #![allow(unsafe_code)]
 
-use slipring::cuda::{Device, Stream};
+use slipring::cuda::{Device, PoolOptions, Stream};
 use slipring::error::{CudaFault, Fault, GpuUuid, TensorFault};
 use slipring::region::{CudaHandle, Registry, Source};
-use slipring::tensor::{Descriptor, GpuPlace, Location};
+use slipring::tensor::{Descriptor, GpuHandle, GpuOrder, GpuPlace, Location};
 use slipring::{Context, DType, ErrorKind, Options, Result, Shape, Tensor};
 
 use crate::support::fake_cuda::FakeCuda;
 use crate::support::gpus::{
-    Two, alone, cuda_fault, driver_fault, exchange, hear_out, is_closed, recv,
+    Two, alone, cuda_fault, driver_fault, exchange, hear_out, is_closed, pool_options, recv,
 };
 use crate::support::other::{Other, run_here};
 use crate::support::raw::Lent;
@@ -157,7 +157,7 @@ fn a_gpu_without_memory_is_an_error_and_what_is_idle_is_given_up_first() {
     alone(test, &cuda, || {
         let device = Device::new(0).unwrap();
         let stream = device.stream().unwrap();
-        let pool = device.pool_with(4 << 20, u64::MAX).unwrap();
+        let pool = device.pool_with(pool_options().chunk(4 << 20)).unwrap();
         let drafts: Vec<_> =
             (0..4).map(|_| pool.alloc::<u8>([4 << 20], &stream).unwrap()).collect();
         assert_eq!(pool.bytes().unwrap(), 16 << 20);
@@ -172,7 +172,7 @@ fn a_gpu_without_memory_is_an_error_and_what_is_idle_is_given_up_first() {
         stream.synchronize().unwrap();
         pool.trim().unwrap();
         assert_eq!(pool.bytes().unwrap(), 0);
-        let chunk = |chunk, quota| device.pool_with(chunk, quota);
+        let chunk = |chunk, quota| device.pool_with(PoolOptions::new().chunk(chunk).quota(quota));
         assert!(matches!(chunk(0, 1 << 30).unwrap_err().kind(), ErrorKind::InvalidOption { .. }));
         assert!(chunk(1 << 20, 1 << 20).is_err() && chunk(u64::MAX, u64::MAX).is_err());
         let huge = pool.alloc::<u8>([usize::MAX], &stream).unwrap_err();
@@ -261,23 +261,24 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
 
 /// Returns the description of a peer's GPU memory.
 fn place(device: GpuUuid) -> GpuPlace {
-    let (handle, ready, done) = ([2; 64], [3; 64], [4; 64]);
-    GpuPlace { device, handle, allocation: 4096, offset: 0, len: 64, ready, done }
+    let (memory, order) =
+        (GpuHandle::Ipc([2; 64]), GpuOrder::Events { ready: [3; 64], done: [4; 64] });
+    GpuPlace { device, memory, allocation: 4096, offset: 0, len: 64, order }
 }
 
-fn description(place: &GpuPlace) -> Vec<u8> {
+pub fn description(place: &GpuPlace) -> Vec<u8> {
     let (dtype, shape) = (DType::Fp32, Shape::from([16]));
     Descriptor { name: "", dtype, shape, place: Location::Gpu(&place.encode()) }.encode().unwrap()
 }
 
-fn post(peer: &mut crate::support::raw::RawPeer, attachments: &[Lent], description: &[u8]) {
+pub fn post(peer: &mut crate::support::raw::RawPeer, attachments: &[Lent], description: &[u8]) {
     let mut payload: Vec<u8> = attachments.iter().flat_map(Lent::encode).collect();
     payload.extend(description);
     let header = 7 | (attachments.len() as u64) << 16 | 1 << 24 | (payload.len() as u64) << 32;
     peer.publish(header, &payload);
 }
 
-const TICKET: Lent = Lent { segment: 1, slot: 0, offset: 0, len: 64, generation: 5 };
+pub const TICKET: Lent = Lent { segment: 1, slot: 0, offset: 0, len: 64, generation: 5 };
 
 #[test]
 fn a_place_that_lies_ends_the_link() {
@@ -309,7 +310,7 @@ fn a_place_that_lies_ends_the_link() {
         (
             &two,
             description(&honest)[..100].to_vec(),
-            Fault::Tensor(TensorFault::Description { len: 100, index: 0, needed: 8 + 232 }),
+            Fault::Tensor(TensorFault::Description { len: 100, index: 0, needed: 8 + 240 }),
         ),
     ];
     for (attachments, description, expected) in lies {
@@ -360,7 +361,7 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
         &cuda,
         |mut link| {
             let (device, stream) = device_and_stream(0);
-            let pool = device.pool_with(2 << 20, u64::MAX).unwrap();
+            let pool = device.pool_with(pool_options().chunk(2 << 20)).unwrap();
             let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
             draft.write(&[0.5; 16]).unwrap();
             link.send_tensor(draft.share().unwrap()).unwrap();
@@ -390,7 +391,8 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
             assert_eq!(copy.as_slice::<f32>().unwrap(), [0.5; 16]);
             assert_eq!(cuda_fault(device.open(&lying, &stream)), fault);
             // A forged event behind a true allocation.
-            let forged = GpuPlace { ready: [7; 64], ..told };
+            let order = GpuOrder::Events { ready: [7; 64], done: [8; 64] };
+            let forged = GpuPlace { order, ..told };
             post(&mut peer, &[TICKET, Lent { slot: 1, ..TICKET }], &description(&forged));
             let forged = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let refused = driver_fault(device.open(&forged, &stream));
@@ -410,7 +412,7 @@ fn a_region_of_a_gpu_is_checked_and_read() {
         &cuda,
         |mut link| {
             let (device, stream) = device_and_stream(0);
-            let pool = device.pool_with(2 << 20, u64::MAX).unwrap();
+            let pool = device.pool_with(pool_options().chunk(2 << 20)).unwrap();
             let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
             draft.write(&[0.5; 16]).unwrap();
             let tensor = draft.share().unwrap();
@@ -421,7 +423,7 @@ fn a_region_of_a_gpu_is_checked_and_read() {
             let (device, stream) = device_and_stream(0);
             let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let told = *tensor.gpu_place().unwrap();
-            let handle = CudaHandle { raw: told.handle, device: 0 };
+            let handle = CudaHandle { raw: told.ipc_handle().unwrap(), device: 0 };
             let registry = Registry::new().unwrap();
             registry.register("gpu", Source::Cuda(handle), told.offset, told.len).unwrap();
             let region = device.lease(registry.lease("gpu", 0, told.len).unwrap()).unwrap();
@@ -482,7 +484,7 @@ fn a_view_travels_by_dlpack_and_its_loan_goes_back_with_the_deleter() {
         let (mut near, mut far) = crate::support::pair_of(&context, &Context::new().unwrap());
         let device = Device::new(0).unwrap();
         let stream = device.stream().unwrap();
-        let pool = device.pool_with(2 << 20, 2 << 20).unwrap();
+        let pool = device.pool_with(pool_options().chunk(2 << 20).quota(2 << 20)).unwrap();
         let draft = pool.alloc::<f32>([512, 1024], &stream).unwrap();
         let address = draft.device_ptr();
         near.send_tensor(draft.share().unwrap()).unwrap();
@@ -512,7 +514,7 @@ fn an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end() {
     alone("an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end", &cuda, || {
         let device = Device::new(0).unwrap();
         let stream = device.stream().unwrap();
-        let pool = device.pool_with(2 << 20, 2 << 20).unwrap();
+        let pool = device.pool_with(pool_options().chunk(2 << 20).quota(2 << 20)).unwrap();
         let mut draft = pool.alloc::<u8>([2 << 20], &stream).unwrap();
         draft.fill(1).unwrap();
         drop(draft);
@@ -538,7 +540,7 @@ fn one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all() {
         |mut link| {
             for at in 0..2 {
                 let (device, stream) = device_and_stream(at);
-                let pool = device.pool_with(2 << 20, u64::MAX).unwrap();
+                let pool = device.pool_with(pool_options().chunk(2 << 20)).unwrap();
                 let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
                 draft.write(&[0.5; 16]).unwrap();
                 link.send_tensor(draft.share().unwrap()).unwrap();
@@ -557,8 +559,7 @@ fn one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all() {
             post(&mut peer, &two, &description(&told));
             let true_one = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let view = device.open(&true_one, &stream).unwrap();
-            let lie =
-                GpuPlace { device: other.uuid(), ready: events.ready, done: events.done, ..told };
+            let lie = GpuPlace { device: other.uuid(), order: events.order, ..told };
             post(&mut peer, &two, &description(&lie));
             let lying = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             // CUDA opens a handle on any GPU; what it must not give is another GPU's address.

@@ -2,8 +2,10 @@
 //!
 //! The driver is `tests/fake_cuda`, which needs no GPU. With `SLIPRING_GPU` set the tests use the machine's own driver.
 
+mod adopted;
 mod containers;
 mod copies;
+mod descriptors;
 mod errors;
 mod exchange;
 mod fake;

@@ -82,6 +82,8 @@ __attribute__((constructor)) static void load(void)
     long delay = number_of("FAKE_CUDA_DELAY_US", 0);
     settings.delay = (struct timespec){delay / 1000000, delay % 1000000 * 1000};
     settings.no_ipc = number_of("FAKE_CUDA_NO_IPC", 0);
+    settings.no_descriptors = number_of("FAKE_CUDA_NO_DESCRIPTORS", 0);
+    settings.no_words = number_of("FAKE_CUDA_NO_WORDS", 0);
     settings.no_device = number_of("FAKE_CUDA_NO_DEVICE", 0);
     settings.capturing = number_of("FAKE_CUDA_CAPTURING", 0);
     const char *session = getenv("FAKE_CUDA_SESSION");
@@ -100,6 +102,8 @@ __attribute__((destructor)) static void unload(void)
 {
     pthread_mutex_lock(&lock);
     if (!forked) {
+        call = "exit";
+        count_left();
         forget_memories();
         forget_events();
     }
@@ -322,6 +326,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         case 75: *value = 9; break;                  /* COMPUTE_CAPABILITY_MAJOR */
         case 102: *value = 1; break;                 /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
         case 103:                                    /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
+            *value = !settings.no_descriptors && !settings.no_ipc;
+            break;
+        case 122: *value = !settings.no_words; break; /* CAN_USE_64_BIT_STREAM_MEM_OPS */
         case 125: *value = !settings.no_ipc; break;  /* IPC_EVENT_SUPPORTED */
         default: *value = 0;                         /* COMPUTE_CAPABILITY_MINOR among them */
         }

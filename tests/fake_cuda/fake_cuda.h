@@ -23,6 +23,8 @@
  *   FAKE_CUDA_TRACE      file that gets a line for each call
  *   FAKE_CUDA_FAIL       call:code[:nth[:more]],...  the nth (1) call of this process and `more` (0) after it fail
  *   FAKE_CUDA_NO_IPC     1: devices cannot share memory or events
+ *   FAKE_CUDA_NO_DESCRIPTORS  1: devices export no memory as descriptors
+ *   FAKE_CUDA_NO_WORDS   1: streams neither write nor wait for words of 64 bits
  *   FAKE_CUDA_NO_DEVICE  1: cuInit finds no device
  *   FAKE_CUDA_CAPTURING  1: every stream is being captured into a graph, and what it is given is a misuse
  *
@@ -102,7 +104,7 @@ extern struct settings {
     bool stuck;
     size_t bytes;
     const char *session;
-    bool no_ipc, no_device, capturing;
+    bool no_ipc, no_device, no_descriptors, no_words, capturing;
 } settings;
 
 extern struct context contexts[16];
@@ -180,7 +182,7 @@ struct memory {
     uint64_t number;
     int uses; /* operations of streams that are not done */
     bool removed;
-    bool access; /* of MAPPED: cuMemSetAccess allowed it */
+    unsigned access; /* of MAPPED: the devices, by their bits, to which cuMemSetAccess allowed it */
 };
 extern struct memory *memories;
 struct memory *find_memory(CUdeviceptr pointer);
@@ -192,6 +194,9 @@ void unuse(struct memory *memory);
 /* The memory that a copy or memset means, or NULL and the answer at `*code`. */
 struct memory *copied(CUdeviceptr pointer, size_t len, bool any_context, CUresult *code);
 void forget_memories(void);
+
+/* vmm.c. At the end of the process: a misuse tells what is left of virtual memory, and of its descriptors. */
+void count_left(void);
 
 /* stream.c */
 void drain(struct context *context);

@@ -82,7 +82,7 @@ struct memory *copied(CUdeviceptr pointer, size_t len, bool any_context, CUresul
         *code = misuse(INVALID_VALUE, "no memory has this address");
     else if (len > memory->size - (pointer - memory->base))
         *code = misuse(INVALID_VALUE, "%zu bytes reach beyond the memory", len);
-    else if (memory->kind == MAPPED && !memory->access)
+    else if (memory->kind == MAPPED && !(memory->access & 1u << current()->device))
         *code = misuse(INVALID_VALUE, "no access to this mapping was given");
     else if (memory->kind == OPENED && memory->header->gone)
         *code = misuse(INVALID_VALUE, "the memory was freed by its owner");

@@ -15,14 +15,14 @@ struct event {
 /* What a stream does, in order. */
 struct operation {
     struct operation *next;
-    enum { COPY, SET, RECORD, WAIT } kind;
+    enum { COPY, SET, RECORD, WAIT, WRITE_WORD, WAIT_WORD } kind;
     char *to;
     const char *from;
     size_t len;
     unsigned char value;
     struct memory *uses[2];
     struct event *event;
-    uint64_t count; /* of the event: the record that this is, or waits for */
+    uint64_t count; /* of the event: the record that this is, or waits for; of a word: its value */
 };
 
 /*
@@ -72,7 +72,7 @@ static void wait_for(struct event *event, uint64_t count)
 
 static void run(struct operation *operation)
 {
-    if (operation->kind != WAIT)
+    if (operation->kind != WAIT && operation->kind != WAIT_WORD)
         nanosleep(&settings.delay, NULL);
     switch (operation->kind) {
     case COPY:
@@ -90,6 +90,14 @@ static void run(struct operation *operation)
     }
     case WAIT:
         wait_for(operation->event, operation->count);
+        break;
+    case WRITE_WORD:
+        atomic_store((_Atomic uint64_t *)operation->to, operation->count);
+        break;
+    case WAIT_WORD:
+        /* Nobody looks whether the writer lives: it waits until somebody writes the word. */
+        while ((int64_t)(atomic_load((_Atomic uint64_t *)operation->to) - operation->count) < 0)
+            usleep(20);
         break;
     }
 }
@@ -386,6 +394,36 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t len, CUstre
             .kind = SET, .to = memory->host + (to - memory->base), .len = len, .value = value, .uses = {memory}});
     return leave(code);
 }
+
+#ifndef WITHOUT_WORDS
+/* The flags are those that slipring uses alone: a barrier before a write, and a wait for no less than a value. */
+static CUresult word(const char *name, int kind, CUstream handle, CUdeviceptr pointer, uint64_t value, unsigned flags)
+{
+    struct stream *stream;
+    CUresult code = enter_stream(name, handle, &stream);
+    arg_memory(pointer);
+    arg("%llu", (unsigned long long)value);
+    if (code == SUCCESS && settings.no_words)
+        code = NOT_SUPPORTED;
+    if (code == SUCCESS && (flags != 0 || pointer % 8 != 0))
+        code = INVALID_VALUE;
+    struct memory *memory = NULL;
+    if (code == SUCCESS && (memory = copied(pointer, 8, false, &code)))
+        code = queue(stream, (struct operation){
+            .kind = kind, .to = memory->host + (pointer - memory->base), .count = value, .uses = {memory}});
+    return leave(code);
+}
+
+CUresult cuStreamWriteValue64_v2(CUstream handle, CUdeviceptr pointer, uint64_t value, unsigned flags)
+{
+    return word("cuStreamWriteValue64_v2", WRITE_WORD, handle, pointer, value, flags);
+}
+
+CUresult cuStreamWaitValue64_v2(CUstream handle, CUdeviceptr pointer, uint64_t value, unsigned flags)
+{
+    return word("cuStreamWaitValue64_v2", WAIT_WORD, handle, pointer, value, flags);
+}
+#endif
 
 static struct event *find_event(CUevent handle, CUresult *code)
 {

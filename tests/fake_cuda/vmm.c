@@ -33,8 +33,10 @@ struct allocation {
     struct label label;
     struct context *context; /* where its bytes count, which they do not of what is imported */
     int fd;
+    int device;
     bool exportable;
     bool released;
+    int retained; /* handles beside the first one */
     int mappings;
 };
 
@@ -86,11 +88,20 @@ static void collect(struct allocation *allocation)
     free(allocation);
 }
 
+static int device_of(const unsigned char *uuid)
+{
+    int device = 0;
+    while (device < settings.devices - 1 && memcmp(contexts[device].uuid, uuid, 16) != 0)
+        device++;
+    return device;
+}
+
 static struct allocation *add_allocation(int fd, struct label label, struct context *context, bool exportable)
 {
     struct allocation *allocation = calloc(1, sizeof *allocation);
     if (!allocation)
         return NULL;
+    allocation->device = device_of(label.uuid);
     allocation->next = allocations;
     allocation->handle = 0x7000000000 + 16 * next_number();
     allocation->label = label;
@@ -130,6 +141,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 {
     CUresult code = enter("cuMemCreate", INIT);
     arg("%zu", size);
+    if (code == SUCCESS && settings.no_descriptors && prop && prop->requestedHandleTypes)
+        code = NOT_SUPPORTED;
     if (code == SUCCESS)
         code = handle && flags == 0 && is_granular(size) ? judge(prop) : INVALID_VALUE;
     struct context *context = code == SUCCESS ? &contexts[prop->location.id] : NULL;
@@ -158,7 +171,9 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CUresult code = enter("cuMemRelease", INIT);
     struct allocation *allocation = find_allocation(handle, &code);
-    if (code == SUCCESS) {
+    if (code == SUCCESS && allocation->retained > 0) {
+        allocation->retained--;
+    } else if (code == SUCCESS) {
         allocation->released = true;
         collect(allocation);
     }
@@ -179,6 +194,56 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
         else
             memcpy(shareable, &fd, sizeof fd);
     }
+    return leave(code);
+}
+
+/* An address that is mapped gives a handle as any other, which is to be released once more. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    CUresult code = enter("cuMemRetainAllocationHandle", INIT);
+    CUdeviceptr pointer = (uintptr_t)address;
+    struct mapping *mapping = mappings;
+    struct memory *memory = find_memory(pointer);
+    while (mapping && (!memory || mapping->base != memory->base))
+        mapping = mapping->next;
+    if (code == SUCCESS && (!handle || !mapping))
+        code = INVALID_VALUE;
+    if (code == SUCCESS) {
+        struct allocation *allocation = mapping->allocation;
+        allocation->retained += !allocation->released;
+        allocation->released = false;
+        *handle = allocation->handle;
+        arg("alloc:%u.%llu", allocation->label.pid, (unsigned long long)allocation->label.number);
+    }
+    return leave(code);
+}
+
+enum { MAPPING_SIZE = 18, MAPPING_BASE_ADDR = 19 };
+
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
+{
+    CUresult code = enter("cuPointerGetAttribute", INIT);
+    arg("%d", attribute);
+    arg_memory(pointer);
+    struct memory *memory = find_memory(pointer);
+    if (code == SUCCESS
+        && (!data || !memory || memory->kind != MAPPED || (attribute != MAPPING_SIZE && attribute != MAPPING_BASE_ADDR)))
+        code = INVALID_VALUE;
+    if (code == SUCCESS)
+        *(uint64_t *)data = attribute == MAPPING_SIZE ? memory->size : memory->base;
+    return leave(code);
+}
+
+/* It tells the device and the kinds of handles, and not the length. */
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+    CUresult code = enter("cuMemGetAllocationPropertiesFromHandle", INIT);
+    struct allocation *allocation = find_allocation(handle, &code);
+    if (code == SUCCESS && !prop)
+        code = INVALID_VALUE;
+    if (code == SUCCESS)
+        *prop = (CUmemAllocationProp){.type = PINNED, .requestedHandleTypes = allocation->exportable ? POSIX_FD : 0,
+                                      .location = {DEVICE, allocation->device}};
     return leave(code);
 }
 
@@ -271,7 +336,8 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
     arg("%zu %zu", size, offset);
     struct allocation *allocation = find_allocation(handle, &code);
     if (code == SUCCESS
-        && (offset != 0 || flags != 0 || size != allocation->label.size || pointer % GRANULARITY != 0))
+        && (offset != 0 || flags != 0 || !is_granular(size) || size > allocation->label.size
+            || pointer % GRANULARITY != 0))
         code = INVALID_VALUE;
     bool inside = false;
     for (struct reservation *one = reservations; one; one = one->next)
@@ -336,14 +402,51 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc 
         code = INVALID_VALUE;
     if (code == SUCCESS && (!memory || memory->kind != MAPPED || memory->base != pointer || memory->size != size))
         code = misuse(INVALID_VALUE, "this was not mapped");
-    /* Whichever device may read and write it: to which the mapping belongs is not told apart. */
+    /* A device that is not named keeps the access that it has, which is none at first. */
     for (size_t i = 0; i < count && code == SUCCESS; i++) {
-        if (access[i].location.type != DEVICE || (access[i].flags & ~3))
+        int id = access[i].location.id;
+        if (access[i].location.type != DEVICE || (access[i].flags & ~3) || access[i].flags == 2)
             code = INVALID_VALUE;
-        else if (access[i].location.id < 0 || access[i].location.id >= settings.devices)
+        else if (id < 0 || id >= settings.devices)
             code = INVALID_DEVICE;
+        else if (access[i].flags == 3)
+            memory->access |= 1u << id;
         else
-            memory->access = access[i].flags == 3;
+            memory->access &= ~(1u << id);
     }
     return leave(code);
+}
+
+/* Descriptors of allocations that this process has open, those of its allocations left out. */
+static int count_descriptors(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 4096; fd++) {
+        char path[40], name[64];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t len = readlink(path, name, sizeof name - 1);
+        if (len <= 0)
+            continue;
+        name[len] = 0;
+        bool ours = false;
+        for (struct allocation *one = allocations; one; one = one->next)
+            ours |= one->fd == fd;
+        count += !ours && strncmp(name, "/memfd:fake-cuda ", 17) == 0;
+    }
+    return count;
+}
+
+void count_left(void)
+{
+    int left[4] = {0};
+    for (struct allocation *one = allocations; one; one = one->next)
+        left[0]++;
+    for (struct mapping *one = mappings; one; one = one->next)
+        left[1]++;
+    for (struct reservation *one = reservations; one; one = one->next)
+        left[2]++;
+    left[3] = count_descriptors();
+    if (left[0] + left[1] + left[2] + left[3] > 0)
+        misuse(0, "%d allocations, %d mappings, %d reservations, %d descriptors are left", left[0], left[1], left[2],
+               left[3]);
 }

@@ -143,6 +143,11 @@ calls! {
     cuMemAddressFree(pointer: u64, size: usize);
     cuMemMap(pointer: u64, size: usize, offset: usize, handle: u64, flags: u64);
     cuMemUnmap(pointer: u64, size: usize);
+    cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void);
+    cuPointerGetAttribute(value: *mut c_void, attribute: u32, pointer: u64);
+    cuMemGetAllocationPropertiesFromHandle(prop: *mut AllocationProp, handle: u64);
+    cuStreamWriteValue64_v2(stream: usize, pointer: u64, value: u64, flags: u32);
+    cuStreamWaitValue64_v2(stream: usize, pointer: u64, value: u64, flags: u32);
     cuMemSetAccess(pointer: u64, size: usize, access: *const Access, count: usize);
 }
 

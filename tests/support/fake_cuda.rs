@@ -33,6 +33,32 @@ pub struct FakeCuda {
     environment: Vec<(String, String)>,
 }
 
+/// The name of the variable with the kind of pools.
+const KIND: &str = "SLIPRING_TEST_POOL";
+
+/// How the pools of a test's processes export memory, and what orders their work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// By a handle, and by events.
+    Handles,
+    /// By a descriptor, and by words.
+    Words,
+    /// By a descriptor, and synchronized.
+    Synchronized,
+    /// By a descriptor, and by events.
+    Events,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Handles, Self::Words, Self::Synchronized, Self::Events];
+
+    /// The kind that this process was told.
+    pub fn told() -> Self {
+        let told = std::env::var(KIND).ok().and_then(|told| told.parse::<usize>().ok());
+        Self::ALL[told.unwrap_or(0)]
+    }
+}
+
 /// A call in the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
@@ -108,6 +134,26 @@ impl FakeCuda {
         self.with("FAKE_CUDA_NO_IPC", 1)
     }
 
+    /// Devices that export no memory as file descriptors.
+    pub fn without_descriptors(self) -> Self {
+        self.with("FAKE_CUDA_NO_DESCRIPTORS", 1)
+    }
+
+    /// Devices whose streams cannot wait for words.
+    pub fn without_words(self) -> Self {
+        self.with("FAKE_CUDA_NO_WORDS", 1)
+    }
+
+    /// Lets the pools of the tests' processes be of a kind.
+    pub fn of_kind(self, kind: Kind) -> Self {
+        self.with(KIND, kind as u32)
+    }
+
+    /// Alters the driver without a GPU. The machine's own stays as it is.
+    pub fn if_fake(self, alter: impl FnOnce(Self) -> Self) -> Self {
+        if is_real() { self } else { alter(self) }
+    }
+
     /// A driver that finds no device.
     pub fn without_device(self) -> Self {
         self.with("FAKE_CUDA_NO_DEVICE", 1)
@@ -116,6 +162,12 @@ impl FakeCuda {
     /// Every stream is being captured into a graph.
     pub fn capturing(self) -> Self {
         self.with("FAKE_CUDA_CAPTURING", 1)
+    }
+
+    /// A library of a driver before CUDA 11.7, whose streams know no words.
+    pub fn before_words(mut self) -> Self {
+        self.library = build("-before-words", &["-DWITHOUT_WORDS"]);
+        self
     }
 
     /// A library that has no `cuIpcGetEventHandle`.
@@ -133,10 +185,8 @@ impl FakeCuda {
     /// Whether it can be had here: the machine's own driver fails by itself alone, and has the devices that it has.
     /// Otherwise it says so.
     pub fn is_there(&self, test: &str) -> bool {
-        let altered = self
-            .environment
-            .iter()
-            .any(|(name, _)| !["FAKE_CUDA_DELAY_US", "FAKE_CUDA_STUCK"].contains(&name.as_str()));
+        let harmless = ["FAKE_CUDA_DELAY_US", "FAKE_CUDA_STUCK", KIND];
+        let altered = self.environment.iter().any(|(name, _)| !harmless.contains(&name.as_str()));
         if is_real() && altered {
             eprintln!("skipped: {test} needs a driver that does as it is told");
             return false;
@@ -155,7 +205,8 @@ impl FakeCuda {
     /// Returns the environment of a process that uses this driver.
     pub fn command_env(&self) -> Vec<(String, String)> {
         if is_real() {
-            return Vec::new();
+            let kind = self.environment.iter().filter(|(name, _)| name == KIND);
+            return kind.cloned().collect();
         }
         let mut path = self.library.parent().unwrap().to_str().unwrap().to_owned();
         if let Ok(before) = std::env::var("LD_LIBRARY_PATH")

@@ -5,11 +5,11 @@
 //! exchange(TEST, &cuda, |link| { /* the owner */ }, |link| { /* the borrower */ });
 //! ```
 
-use slipring::cuda::{Device, Pool};
+use slipring::cuda::{Device, Export, Order, Pool, PoolOptions};
 use slipring::error::CudaFault;
 use slipring::{Connection, Context, ErrorKind, Result, Tensor};
 
-use super::fake_cuda::{Call, FakeCuda};
+use super::fake_cuda::{Call, FakeCuda, Kind};
 use super::other::{Namespace, Other, run_here, say};
 use super::{soon, unique_name, wait_until};
 
@@ -64,6 +64,24 @@ impl Two {
         Some(Self { owner, borrower })
     }
 
+    /// As [`start_apart`](Self::start_apart), with the owner in a namespace of its own, too.
+    pub fn start_both_apart(
+        test: &str,
+        cuda: &FakeCuda,
+        namespace: Namespace,
+        owner: fn(Connection),
+        borrower: fn(Connection),
+    ) -> Option<Self> {
+        play(test, owner, borrower);
+        let (name, environment) = (unique_name(), cuda.command_env());
+        let apart = |role: &str| {
+            Other::spawn_apart(test, &format!("{role} {name}"), &environment, namespace)
+        };
+        let borrower = apart("borrower")?;
+        borrower.expect("listening");
+        Some(Self { owner: apart("owner")?, borrower })
+    }
+
     pub fn succeed(mut self) {
         self.owner.succeeds();
         self.borrower.succeeds();
@@ -111,9 +129,26 @@ pub fn device() -> Device {
     Device::new(0).unwrap()
 }
 
+/// The options of a pool of the kind that this process was told.
+pub fn pool_options() -> PoolOptions {
+    let descriptors = || PoolOptions::new().export(Export::FileDescriptor);
+    match Kind::told() {
+        Kind::Handles => PoolOptions::new(),
+        Kind::Words => descriptors().order(Order::Words),
+        Kind::Synchronized => descriptors().order(Order::Synchronized),
+        Kind::Events => descriptors().order(Order::Events),
+    }
+}
+
+/// The length of a tensor that takes all of a chunk of 2 MiB.
+pub fn whole_chunk() -> usize {
+    // Each 512 bytes have a word of 8.
+    if Kind::told() == Kind::Words { (2 << 20) / 520 * 512 } else { 2 << 20 }
+}
+
 /// A pool of one chunk of 2 MiB.
 pub fn small_pool(device: &Device) -> Pool {
-    device.pool_with(2 << 20, 2 << 20).unwrap()
+    device.pool_with(pool_options().chunk(2 << 20).quota(2 << 20)).unwrap()
 }
 
 pub fn numbers(first: u32, count: u32) -> Vec<u32> {

@@ -143,6 +143,8 @@ pub enum Namespace {
     Ipc,
     /// Process ids.
     Pid,
+    /// Both, as of a container.
+    PidAndIpc,
 }
 
 impl Namespace {
@@ -151,6 +153,7 @@ impl Namespace {
         let flag = match self {
             Self::Ipc => libc::CLONE_NEWIPC,
             Self::Pid => libc::CLONE_NEWPID,
+            Self::PidAndIpc => libc::CLONE_NEWPID | libc::CLONE_NEWIPC,
         };
         // SAFETY: changes this process, which has one thread, and its children to come.
         if unsafe { libc::unshare(flag) } != 0 {

@@ -37,6 +37,8 @@ pub const SEGMENT: u16 = 3;
 pub const RETIRE: u16 = 4;
 pub const WAKE: u16 = 5;
 pub const TOPIC: u16 = 7;
+pub const ALLOCATION: u16 = 8;
+pub const WITHDRAW: u16 = 9;
 
 /// Record kinds and flags.
 pub const MESSAGE: u64 = 1;
@@ -178,6 +180,23 @@ pub fn ring_packet(len: u64) -> Vec<u8> {
 pub fn retire_packet(segment: u32) -> Vec<u8> {
     let mut bytes = head(RETIRE, 0);
     bytes.extend(segment.to_le_bytes());
+    bytes.resize(128, 0);
+    bytes
+}
+
+/// The packet of an allocation of a GPU.
+pub fn allocation_packet(number: u64, len: u64, device: [u8; 16]) -> Vec<u8> {
+    let mut bytes = head(ALLOCATION, 1);
+    bytes.extend(number.to_le_bytes());
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(device);
+    bytes.resize(128, 0);
+    bytes
+}
+
+pub fn withdraw_packet(number: u64) -> Vec<u8> {
+    let mut bytes = head(WITHDRAW, 0);
+    bytes.extend(number.to_le_bytes());
     bytes.resize(128, 0);
     bytes
 }

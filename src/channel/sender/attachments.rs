@@ -16,6 +16,7 @@ use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
 use crate::error::{Error, ErrorKind, Result, TensorFault, TrySendError};
 use crate::handshake::peer::Peer;
+use crate::link::allocations::SharedAllocation;
 use crate::link::session::Session;
 use crate::link::waiter::tell_of_stall;
 use crate::patience::SendPatience;
@@ -33,8 +34,12 @@ pub(crate) enum OutgoingAttachment<'a> {
     /// To one receiver: it is nobody else's any more.
     Block(&'a mut Block),
     Shared(&'a SharedBlock),
-    /// A shared block whose bytes nobody reads: the receiver returns it to say that it is done.
-    Ticket(SharedBlock),
+    /// A shared block whose bytes nobody reads: the receiver returns it to say that it is done with memory of a GPU.
+    Ticket {
+        block: SharedBlock,
+        /// The allocation that the peer must know.
+        allocation: Option<Arc<SharedAllocation>>,
+    },
     /// The offset is a multiple of 64.
     Frozen {
         memory: &'a Arc<FrozenBlock>,
@@ -76,7 +81,7 @@ impl<'a> OutgoingAttachment<'a> {
         match self {
             Self::Block(block) => block.place(),
             Self::Shared(block) => Some(block.place()),
-            Self::Ticket(block) => Some(block.place()),
+            Self::Ticket { block, .. } => Some(block.place()),
             Self::Frozen { .. } | Self::Copy { .. } => None,
         }
     }
@@ -86,7 +91,7 @@ impl<'a> OutgoingAttachment<'a> {
         match self {
             Self::Block(block) => block.len(),
             Self::Shared(block) => block.bytes().len(),
-            Self::Ticket(block) => block.len(),
+            Self::Ticket { block, .. } => block.len(),
             Self::Frozen { len, .. } => *len,
             Self::Copy { bytes, .. } => bytes.len(),
         }
@@ -97,7 +102,7 @@ impl<'a> OutgoingAttachment<'a> {
         match self {
             Self::Block(block) => block.block_len(),
             Self::Shared(block) => block.block_len(),
-            Self::Ticket(block) => block.block_len(),
+            Self::Ticket { block, .. } => block.block_len(),
             Self::Frozen { .. } => 0,
             Self::Copy { bytes, .. } => Pool::block_len(bytes.len()),
         }
@@ -109,7 +114,7 @@ impl<'a> OutgoingAttachment<'a> {
         Ok(match self {
             Self::Block(block) => block.segment(),
             Self::Shared(block) => block.segment(),
-            Self::Ticket(block) => block.segment(),
+            Self::Ticket { block, .. } => block.segment(),
             Self::Frozen { memory, .. } => session.env.pool().number_of(memory)?,
             Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
         })
@@ -126,6 +131,13 @@ impl Sender {
     pub(crate) fn borrower(&self) -> (BorrowerId, &Peer) {
         let link = &self.session.link;
         (link.borrower(), link.identity())
+    }
+
+    /// Counts tensors in memory of a GPU that were sent: ordered by events, by words, synchronized.
+    pub(crate) fn count_gpu(&mut self, [events, words, synchronized]: [u64; 3]) {
+        self.stats.gpu_by_events += events;
+        self.stats.gpu_by_words += words;
+        self.stats.gpu_synchronized += synchronized;
     }
 
     /// Ends the link as a peer at fault does.
@@ -356,6 +368,13 @@ impl Sender {
                 }
             }
         }
+        let allocations = attachments.iter().filter_map(|attachment| match attachment {
+            OutgoingAttachment::Ticket { allocation, .. } => allocation.as_ref(),
+            _ => None,
+        });
+        if allocations.clone().next().is_some() {
+            return self.announced.offer_allocations(&self.link, allocations);
+        }
         Ok(Offered::Known)
     }
 
@@ -378,7 +397,7 @@ impl Sender {
             OutgoingAttachment::Block(block) => pool.lend(block, to),
             OutgoingAttachment::Copy { block: Some(block), .. } => pool.lend(block, to),
             OutgoingAttachment::Shared(block) => pool.lend_shared(block, to),
-            OutgoingAttachment::Ticket(block) => pool.lend_shared(block, to),
+            OutgoingAttachment::Ticket { block, .. } => pool.lend_shared(block, to),
             OutgoingAttachment::Copy { block: None, .. } | OutgoingAttachment::Frozen { .. } => {
                 None
             }

@@ -120,7 +120,7 @@ proptest! {
                     let event = fresh(&mut ledger);
                     prop_assert!(!world.borrow().running.contains(&event), "it is not over");
                     tickets += 1;
-                    ledger.lend(blocks[at].number, tickets, event);
+                    ledger.lend(blocks[at].number, tickets, Some(event));
                     blocks[at].loans.push((tickets, event, true));
                 }
                 Act::DieLater(at) => {
@@ -206,7 +206,7 @@ fn a_dead_borrowers_event_is_given_up_and_its_range_comes_back() {
     let (number, range) = ledger.take(1).unwrap();
     assert_eq!(range, Range { chunk: 0, offset: 0, len: ALIGNMENT });
     ledger.set_ready(number, "ready");
-    ledger.lend(number, "ticket", "done");
+    ledger.lend(number, "ticket", Some("done"));
     ledger.end_use(number);
     ledger.sweep(|_| Fate::Out, |_, _| Look::Over);
     assert!(ledger.take(1).is_none());
@@ -225,7 +225,7 @@ fn a_borrower_that_dies_after_it_gave_back_holds_nothing() {
     let mut ledger: Ledger<&str, &str> = Ledger::new();
     ledger.add_chunk(ALIGNMENT);
     let (number, _) = ledger.take(1).unwrap();
-    ledger.lend(number, "ticket", "done");
+    ledger.lend(number, "ticket", Some("done"));
     ledger.end_use(number);
     ledger.sweep(|_| Fate::Back, |_, _| Look::Running);
     assert!(ledger.take(1).is_none());
@@ -244,13 +244,39 @@ fn a_chunk_goes_when_nothing_of_it_is_used() {
     let mut ledger: Ledger<(), ()> = Ledger::new();
     let chunks = [ledger.add_chunk(4096), ledger.add_chunk(8192)];
     let (number, range) = ledger.take(4096).unwrap();
-    assert_eq!((range.chunk, ledger.total()), (chunks[0], 12288));
-    ledger.drop_chunks(|_| true);
-    assert_eq!(ledger.total(), 4096);
+    assert_eq!(range.chunk, chunks[0]);
+    let dropped = |ledger: &mut Ledger<(), ()>, may: bool| {
+        let mut asked = Vec::new();
+        ledger.drop_chunks(|chunk| {
+            asked.push(chunk);
+            may
+        });
+        asked
+    };
+    assert_eq!(dropped(&mut ledger, true), [chunks[1]]);
     ledger.end_use(number);
     ledger.sweep(|_| Fate::Out, |_, _| Look::Over);
-    ledger.drop_chunks(|_| false);
-    assert_eq!(ledger.total(), 4096);
-    ledger.drop_chunks(|_| true);
-    assert_eq!((ledger.total(), ledger.add_chunk(512)), (0, chunks[0]));
+    assert_eq!(dropped(&mut ledger, false), [chunks[0]]);
+    assert_eq!(dropped(&mut ledger, true), [chunks[0]]);
+    assert_eq!(dropped(&mut ledger, true), [0usize; 0]);
+    assert_eq!(ledger.add_chunk(512), chunks[0]);
+}
+
+#[test]
+fn a_ticket_without_an_event_is_back_when_it_is_back() {
+    let mut ledger = Ledger::<&str, &str>::new();
+    ledger.add_chunk(512);
+    let (number, _) = ledger.take(1).unwrap();
+    ledger.set_ready(number, "ready");
+    ledger.lend(number, "ticket", None);
+    ledger.end_use(number);
+    ledger.sweep(|_| Fate::Out, |_, _| Look::Over);
+    assert!(ledger.take(1).is_none(), "it is on loan");
+    ledger.sweep(|_| Fate::Back, |_, _| Look::Running);
+    assert!(ledger.take(1).is_none(), "its writer is not done");
+    ledger.sweep(|_| Fate::Back, |_, _| Look::Over);
+    assert!(ledger.take(1).is_some());
+    // A dead borrower leaves no event behind.
+    ledger.lend(number, "ticket", None);
+    assert_eq!(ledger.spare(), Some("ready"));
 }

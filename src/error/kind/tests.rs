@@ -103,6 +103,8 @@ fn faults() -> Vec<Fault> {
         Fault::UnknownSegment { segment: a as u32 },
         Fault::HeldDescriptors { count: y, limit: x },
         Fault::UnknownDescriptors { first: a, count: y },
+        Fault::UnknownAllocation { number: a },
+        Fault::PeerAllocations { count: y, limit: x },
         Fault::SegmentRange { offset: a, len: b, capacity: c },
         Fault::LoanSlot { slot: b, slots: a },
         Fault::MessageLength { len: b, max: a },
@@ -216,6 +218,13 @@ fn cuda_faults() -> Vec<CudaFault> {
         CudaFault::OtherDevice { is: uuid, asked: uuid },
         CudaFault::HiddenDevice { is: uuid },
         CudaFault::OtherNamespace { namespace: "ipc" },
+        CudaFault::NoDescriptors { ordinal: a as u32 },
+        CudaFault::NotExportable { why: "it has no bytes" },
+        CudaFault::NoWords { ordinal: a as u32 },
+        CudaFault::NotAllocation,
+        CudaFault::WrongDevice { said: uuid },
+        CudaFault::ShortAllocation { claimed: a },
+        CudaFault::Announced { limit: a as usize },
         CudaFault::OtherStream,
         CudaFault::Capturing,
         CudaFault::TwoStreams,
@@ -272,6 +281,7 @@ fn a_limit_that_an_option_raises_names_the_option() {
         RegionFault::TooManyRegions { count: x, limit: x }.to_string(),
         RegionFault::TooManyBytes { used: 1, needed: 2, limit: 1 }.to_string(),
         CudaFault::Exhausted { needed: 1, used: 2, quota: 2 }.to_string(),
+        CudaFault::Announced { limit: x }.to_string(),
     ];
     for (name, text) in [
         "Options::pool_quota",
@@ -282,7 +292,8 @@ fn a_limit_that_an_option_raises_names_the_option() {
         "Options::peer_pool_limit",
         "Registry::with_limits",
         "Registry::with_limits",
-        "Device::pool_with",
+        "PoolOptions::quota",
+        "PoolOptions::chunk",
     ]
     .into_iter()
     .zip(texts)

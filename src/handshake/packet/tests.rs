@@ -68,6 +68,8 @@ fn packets_survive_their_bytes() {
         Packet::Wake(Reason::Data),
         Packet::Wake(Reason::Room),
         Packet::Descriptors { first: 1 << 40, count: 253 },
+        Packet::Allocation { number: 1 << 40, len: 64 << 20, device: [7; 16] },
+        Packet::Withdraw { number: 1 << 40 },
         Packet::Hello(Hello { role: Role::Publisher, ..hello() }),
         Packet::Hello(Hello { role: Role::Subscriber(Policy::Every), ..hello() }),
         Packet::Hello(Hello { role: Role::Subscriber(Policy::Newest(7)), ..hello() }),

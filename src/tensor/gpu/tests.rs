@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
 fn place() -> GpuPlace {
-    let (handle, ready, done) = ([2; 64], [3; 64], [4; 64]);
+    let (memory, order) =
+        (GpuHandle::Ipc([2; 64]), GpuOrder::Events { ready: [3; 64], done: [4; 64] });
     let (allocation, offset, len) = (4096, 512, 16);
-    GpuPlace { device: GpuUuid([1; 16]), handle, allocation, offset, len, ready, done }
+    GpuPlace { device: GpuUuid([1; 16]), memory, allocation, offset, len, order }
 }
 
 /// Memory of no GPU. It keeps a copy of each ticket.
@@ -32,7 +33,7 @@ impl GpuMemory for Nowhere {
         let bytes = to.ticket()?;
         assert!(bytes.is_for(to));
         self.tickets.lock().unwrap().extend([bytes.clone(), mapping.clone()]);
-        Ok(GpuParcel { place: place(), bytes, mapping })
+        Ok(GpuParcel { place: place(), bytes, mapping, allocation: None })
     }
 }
 
@@ -178,13 +179,25 @@ proptest! {
     fn a_place_survives_its_bytes_or_leads_beyond_the_end(
         bytes in proptest::collection::vec(any::<u8>(), GpuPlace::LEN),
         small in any::<bool>(),
+        (memory, order) in (0..4u32, 0..5u32),
     ) {
         let mut bytes: [u8; GpuPlace::LEN] = bytes.try_into().unwrap();
         if small {
-            for at in [80, 88, 96] {
+            for at in [88, 96, 104, 112] {
                 bytes[at + 2..at + 8].fill(0);
             }
-            bytes[88] = 0;
+            (bytes[96], bytes[112]) = (0, bytes[112] & !7);
+        }
+        bytes[16..20].copy_from_slice(&memory.to_le_bytes());
+        bytes[20..24].copy_from_slice(&order.to_le_bytes());
+        // What is not read is 0.
+        if memory == 2 {
+            bytes[32..88].fill(0);
+        }
+        match order {
+            2 => bytes[128..].fill(0),
+            3 => bytes[112..].fill(0),
+            _ => {}
         }
         match GpuPlace::decode(&bytes) {
             Ok(place) => {
@@ -194,8 +207,12 @@ proptest! {
             }
             Err(error) => {
                 let ErrorKind::Tensor(fault) = error.kind() else { panic!("{error}") };
-                let is_place =
-                    matches!(fault, TensorFault::GpuRange { .. } | TensorFault::Alignment { .. });
+                let is_known = (1..=2).contains(&memory) && (1..=3).contains(&order);
+                let is_place = match fault {
+                    TensorFault::Field { .. } => !is_known,
+                    TensorFault::GpuRange { .. } | TensorFault::Alignment { .. } => true,
+                    _ => false,
+                };
                 prop_assert!(is_place);
             }
         }

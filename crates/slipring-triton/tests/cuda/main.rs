@@ -43,6 +43,7 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
             let tensor = recv(&mut link);
             let told = *tensor.gpu_place().unwrap();
             assert_eq!(told.offset, 0);
+            let handle = told.ipc_handle().unwrap();
             let served = Served::with(|builder| builder.gpus(Device::reach));
             let register = |name: &str, handle: &[u8], device: i64, len: u64| {
                 let handle = STANDARD.encode(handle);
@@ -53,12 +54,12 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
             };
             let refused = "failed to register shared memory region: invalid args";
             register("gpu", &[7; 64], 0, 256).is_error(400, refused);
-            register("gpu", &told.handle, 1, 256).is_error(400, refused);
-            register("gpu", &told.handle, 0, told.allocation + 1).is_error(400, refused);
-            register("gpu", &told.handle[..63], 0, 256)
+            register("gpu", &handle, 1, 256).is_error(400, refused);
+            register("gpu", &handle, 0, told.allocation + 1).is_error(400, refused);
+            register("gpu", &handle[..63], 0, 256)
                 .is_error(400, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t");
-            register("gpu", &told.handle, 0, 256).is_ok();
-            register("gpu", &told.handle, 0, 256)
+            register("gpu", &handle, 0, 256).is_ok();
+            register("gpu", &handle, 0, 256)
                 .is_error(400, "shared memory region 'gpu' already in manager");
             let status = served.get("/v2/cudasharedmemory/status").ok();
             let region = serde_json::json!([{"name": "gpu", "device_id": 0, "byte_size": 256}]);
@@ -82,7 +83,7 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
             registry.lease("gpu", 0, 8).unwrap().read_at(0, &mut bytes).unwrap();
             assert_eq!(bytes, [0, 0, 0, 0, 1, 0, 0, 0]);
             let handle = registry.lease("gpu", 0, 8).unwrap().cuda_handle();
-            assert_eq!(handle, Some(CudaHandle { raw: told.handle, device: 0 }));
+            assert_eq!(handle, Some(CudaHandle { raw: told.ipc_handle().unwrap(), device: 0 }));
             served.post("/v2/cudasharedmemory/region/gpu/unregister", "").is_ok();
             link.send(b"written").unwrap();
             drop((tensor, served));
