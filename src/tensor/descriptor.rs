@@ -264,7 +264,7 @@ pub(super) fn of_words(words: [u64; SINGLE], len: usize, bytes: u64) -> Option<(
     Some((dtype, Shape::of_parts(dims?, rank as u8)))
 }
 
-/// Decodes up to `N` dimensions of a short description, and checks that they and the data type need so many bytes.
+/// Decodes the dimensions of a short description, at most `N`, and checks that they and the data type need so many bytes.
 #[inline(always)]
 fn dims_of<const N: usize>(
     words: [u64; SINGLE],
@@ -274,13 +274,14 @@ fn dims_of<const N: usize>(
 ) -> Option<[usize; MAX_RANK]> {
     let half = |at: usize| (words[at / 2] >> (32 * (at % 2))) & 0xFFFF_FFFF;
     let (mut dims, mut product, mut is_empty) = ([0; MAX_RANK], 1u64, false);
-    for pair in 0..N.div_ceil(2) {
+    for (pair, of_pair) in dims.chunks_mut(2).take(N.div_ceil(2)).enumerate() {
         // The product of two of them fits into a word.
         let mut of_both = 1;
-        for at in 2 * pair..N.min(2 * pair + 2) {
+        for (second, to) in of_pair.iter_mut().enumerate() {
+            let at = 2 * pair + second;
             if at < rank {
                 let dim = half(at + 1);
-                dims[at] = dim as usize;
+                *to = dim as usize;
                 of_both *= dim.max(1);
                 is_empty |= dim == 0;
             }
