@@ -166,7 +166,7 @@ fn a_description_that_lies_ends_the_link() {
         (with(0, 255), TensorFault::DataTypeCode { code: 255 }),
         (with(1, 9), TensorFault::Rank { rank: 9, max: 8 }),
         (with(1, 255), TensorFault::Rank { rank: 255, max: 8 }),
-        (with(2, 6), TensorFault::Description { len: 8, index: 0, needed: 240 }),
+        (with(2, 6), TensorFault::Description { len: 8, index: 0, needed: 248 }),
         (with(2, 8), flags(8)),
         (with(2, 255), flags(255)),
         (with(3, 1), TensorFault::Description { len: 8, index: 0, needed: 9 }),

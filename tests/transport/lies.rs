@@ -646,7 +646,7 @@ fn a_packet_that_is_out_of_place_ends_the_link() {
     let mut other_magic = good.clone();
     other_magic[0] ^= 1;
     let mut other_kind = good.clone();
-    other_kind[8] = 9;
+    other_kind[8] = 10;
     let mut other_count = good.clone();
     other_count[12] = 2;
     let mut longer = good.clone();
@@ -661,7 +661,7 @@ fn a_packet_that_is_out_of_place_ends_the_link() {
         (&longer, &[fd], Fault::Truncated),
         (&[0; 60_000], &[], Fault::Truncated),
         (&other_magic, &[fd], Fault::Magic),
-        (&other_kind, &[fd], kind(9)),
+        (&other_kind, &[fd], kind(10)),
         (&other_count, &[fd], Fault::Field { field: "descriptors", value: 2 }),
         (&good, &[], count(0, 1)),
         (&good, &[fd, fd], count(2, 1)),
