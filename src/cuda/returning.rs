@@ -13,10 +13,19 @@ use crate::tensor::{GpuLoan, GpuOrder};
 struct Returning {
     /// Recorded after the use. `None` during the drop.
     event: Option<Event>,
-    /// The stream, while it may wait for a word that a dead lender never writes.
-    waiting: Mutex<Option<Stream>>,
+    wait: Mutex<Wait>,
     import: Arc<Import>,
     loan: Arc<GpuLoan>,
+}
+
+/// What the borrower's stream may wait for.
+enum Wait {
+    /// Nothing that a lender's end keeps from coming.
+    Events,
+    /// This stream waits for a word that a dead lender never writes.
+    Word(Stream),
+    /// This process writes the word on a stream of its own, and so uses the memory until that is done.
+    Written(Stream),
 }
 
 /// Gives a loan back when the work that `stream` has got so far is over.
@@ -29,17 +38,17 @@ pub(super) fn give_back(
     }
     let event = Some(import.recorded(stream)?);
     let waits = matches!(loan.place.order, GpuOrder::Word { .. });
-    let waiting = Mutex::new(waits.then(|| stream.clone()));
-    closer::end(Returning { event, waiting, import: import.clone(), loan: loan.clone() });
+    let wait = Mutex::new(if waits { Wait::Word(stream.clone()) } else { Wait::Events });
+    closer::end(Returning { event, wait, import: import.clone(), loan: loan.clone() });
     Ok(())
 }
 
 impl Returning {
     /// Writes the word in place of a lender that has ended: its streams write nothing any more. All that wait for the word
     /// are uses of this lender's memory.
-    fn release_stream(&self) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (Some(stream), GpuOrder::Word { offset, value }) = (&*waiting, self.loan.place.order)
+    fn release_stream(&self, wait: &mut Wait) {
+        let (Wait::Word(stream), GpuOrder::Word { offset, value }) =
+            (&*wait, self.loan.place.order)
         else {
             return;
         };
@@ -47,22 +56,28 @@ impl Returning {
             return;
         }
         let word = self.import.memory().start() + offset;
-        let written = stream.device().stream().and_then(|own| own.write_word(word, value));
-        if let Err(error) = written {
-            let error = format_args!("{error:#}");
-            tracing::warn!(error, "a stream waits for a peer that has ended");
+        let own = stream.device().stream();
+        match own.and_then(|own| own.write_word(word, value).map(|()| own)) {
+            Ok(own) => *wait = Wait::Written(own),
+            Err(error) => {
+                let error = format_args!("{error:#}");
+                tracing::warn!(error, "a stream waits for a peer that has ended");
+            }
         }
-        *waiting = None;
     }
 }
 
 impl Parked for Returning {
     fn is_over(&self) -> bool {
-        let is_over = self.event.as_ref().is_none_or(Event::is_over);
-        if !is_over {
-            self.release_stream();
+        let mut wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.event.as_ref().is_none_or(Event::is_over) {
+            return match &*wait {
+                Wait::Written(own) => own.is_idle().unwrap_or(false),
+                _ => true,
+            };
         }
-        is_over
+        self.release_stream(&mut wait);
+        false
     }
 }
 
