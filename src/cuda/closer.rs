@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use crate::cuda::library::is_ours;
+use crate::error::contain;
 
 /// The first and the longest sleep between two checks of running work.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
@@ -71,8 +72,10 @@ fn run(from: &Receiver<Box<dyn Parked>>) {
         pause = if next.is_some() { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
         parked.extend(next);
         parked.extend(from.try_iter());
-        for over in parked.extract_if(.., |parked| parked.is_over()) {
-            drop(over);
+        // The owner of adopted memory and a subscriber of traces are a user's code. The loop goes on if it panics.
+        let is_over = |parked: &mut Box<dyn Parked>| contain(|| parked.is_over()).unwrap_or(false);
+        for over in parked.extract_if(.., is_over) {
+            contain(|| drop(over));
             LEFT.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -55,7 +55,8 @@ impl Known {
 enum Key {
     /// A peer that lies may name the same handle for two GPUs.
     Handle(GpuUuid, MemoryHandle),
-    Announced(u64),
+    /// By its serial: a peer that lies may use a number again.
+    Announced(Option<u64>),
 }
 
 /// Another process's allocation and the events of the tensors in it. While they are open, the peer ends none
@@ -105,7 +106,7 @@ impl Imports {
         open.retain(|_, known| !known.is_withdrawn());
         let key = match place.memory {
             GpuHandle::Ipc(handle) => Key::Handle(place.device, handle),
-            GpuHandle::Announced(number) => Key::Announced(number),
+            GpuHandle::Announced(_) => Key::Announced(loan.passed().map(|passed| passed.serial())),
         };
         if let Some(known) = open.get_mut(&key) {
             known.last = *now;

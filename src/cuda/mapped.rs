@@ -139,11 +139,11 @@ impl Handle {
         let address = std::ptr::without_provenance_mut(at as usize);
         // SAFETY: `raw` has room for a handle. The driver checks the address.
         let code = unsafe { (driver.calls.cuMemRetainAllocationHandle)(&mut raw, address) };
-        if is_refusal(code) && code != 0 {
-            return Ok(None);
+        match driver.check(CALL, code) {
+            Ok(()) => Ok(Some(Self { device: device.clone(), raw })),
+            Err(_) if is_refusal(code) => Ok(None),
+            Err(error) => Err(error),
         }
-        driver.check(CALL, code)?;
-        Ok(Some(Self { device: device.clone(), raw }))
     }
 
     /// Returns where the allocation lies.

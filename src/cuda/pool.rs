@@ -51,7 +51,7 @@ impl Device {
 
     /// Frees the returned memory of dropped pools, as every operation on a GPU does. Returns the number of
     /// dropped pools that still have memory on loan, and the number of chunks of any GPU that are still being
-    /// freed or closed.
+    /// freed or closed and of loans from peers that go back when their last use is over.
     ///
     /// # Errors
     ///

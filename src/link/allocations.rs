@@ -26,6 +26,9 @@ pub(crate) const ALLOCATIONS: usize = 1024;
 /// The number of the next allocation of this process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
+/// How many allocations peers have passed to this process.
+static PASSED: AtomicU64 = AtomicU64::new(0);
+
 /// How many of this process's allocations are gone.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
@@ -114,10 +117,11 @@ pub(crate) fn count_gone() -> u64 {
     GONE.load(Ordering::Relaxed)
 }
 
-/// An allocation of a peer's. What the peer says of it is checked against the driver by whoever opens it.
+/// An allocation of a peer. Whoever opens it checks with the driver what the peer says of it.
 #[derive(Debug)]
 pub struct PassedAllocation {
-    number: u64,
+    /// Of this process. A peer may use a number again.
+    serial: u64,
     len: u64,
     device: GpuUuid,
     fd: UntrustedFd,
@@ -125,9 +129,9 @@ pub struct PassedAllocation {
 }
 
 impl PassedAllocation {
-    /// Returns the number by which places name it.
-    pub fn number(&self) -> u64 {
-        self.number
+    /// Returns a number that no other allocation of any peer has in this process.
+    pub fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Returns its length in bytes, as the peer says: a multiple of 2 MiB, not 0.
@@ -187,7 +191,8 @@ impl PassedAllocations {
             return Err(Fault::Field { field: "allocation.number", value: number }.into());
         }
         let _charge = self.account.charge(Resource::Descriptors, 1)?;
-        let passed = PassedAllocation { number, len, device, fd, _charge };
+        let serial = PASSED.fetch_add(1, Ordering::Relaxed);
+        let passed = PassedAllocation { serial, len, device, fd, _charge };
         self.known.insert(number, Arc::new(passed));
         Ok(())
     }

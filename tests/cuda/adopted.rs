@@ -77,7 +77,7 @@ fn adopt(
     (device, stream): (&Device, &Stream),
     at: u64,
     count: usize,
-    owner: Arc<()>,
+    owner: impl Send + 'static,
 ) -> Result<Tensor> {
     // SAFETY: the tests keep the memory as it is while the owner lives.
     unsafe { device.adopt(at, DType::Uint32, [count], stream, owner) }
@@ -189,6 +189,35 @@ fn an_owner_of_mapped_memory_is_let_go_of_while_a_peer_has_it_mapped() {
             link.close().unwrap();
         },
     );
+}
+
+/// An owner whose drop panics.
+struct Careless;
+
+impl Drop for Careless {
+    fn drop(&mut self) {
+        panic!("a panic of the test's");
+    }
+}
+
+#[test]
+fn an_owner_that_panics_stops_no_other_work() {
+    const TEST: &str = "an_owner_that_panics_stops_no_other_work";
+    let cuda = FakeCuda::new();
+    alone(TEST, &cuda, || {
+        driver::begin(0);
+        let device = device();
+        let stream = device.stream().unwrap();
+        let memory = Framework::map(&[2 * MIB], true);
+        for _ in 0..3 {
+            drop(adopt((&device, &stream), memory.start, 16, Careless).unwrap());
+            is_closed(&device);
+        }
+        memory.free();
+        drop(stream);
+        end();
+    });
+    cuda.was_used_well();
 }
 
 #[test]

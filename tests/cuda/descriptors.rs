@@ -1,28 +1,21 @@
-//! Memory of a GPU that travels as a file descriptor: between containers, in order, and against peers that lie.
+//! Memory of a GPU that travels as a file descriptor: between containers, in order, and past the ends of either side.
 
-#![allow(unsafe_code)]
-
-use std::fs::File;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use slipring::cuda::{Device, Export, Order, Pool, PoolOptions};
-use slipring::error::{CudaFault, Fault, GpuUuid, TensorFault};
-use slipring::tensor::{GpuHandle, GpuOrder, GpuPlace};
-use slipring::{Connection, Context, DType, ErrorKind, Options, Reactor, TensorSet};
+use slipring::error::CudaFault;
+use slipring::{Connection, Context, DType, ErrorKind, Reactor, TensorSet};
 
-use crate::errors::{TICKET, description, post};
 use crate::support::census::descriptors;
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
 use crate::support::gpus::{
-    Two, alone, calls, cuda_fault, device, exchange, hear, hear_out, is_closed, numbers,
-    pool_options, recv, small_pool, whole_chunk,
+    Two, calls, cuda_fault, device, exchange, hear, hear_out, is_closed, numbers, pool_options,
+    recv, small_pool, whole_chunk, whole_way,
 };
 use crate::support::other::{Namespace, listen_for, say, wait_for_death};
-use crate::support::raw::{self, Lent, RawPeer, allocation_packet, withdraw_packet};
-use crate::support::{Stage, fault, pair_of, soon, stays_faulty, wait_until};
+use crate::support::{soon, wait_until};
 
 /// A stream's pause before each of its acts: longer than everything else that happens meanwhile.
 const SLOW: Duration = Duration::from_millis(20);
@@ -666,221 +659,14 @@ fn the_options_of_a_pool_are_judged_for_its_gpu() {
     }
 }
 
-/// Returns the place of a tensor of 64 bytes at the start of an announced allocation.
-fn place(device: GpuUuid, number: u64, allocation: u64) -> GpuPlace {
-    let (memory, order) = (GpuHandle::Announced(number), GpuOrder::Synchronized);
-    GpuPlace { device, memory, allocation, offset: 0, len: 64, order }
-}
-
-/// Announces whatever a descriptor is, and tells the peer to read its socket.
-fn announce(peer: &mut RawPeer, packet: &[u8], fds: &[OwnedFd]) {
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    raw::send(&peer.socket, packet, &fds).unwrap();
-    peer.publish(raw::header(raw::PACKETS, 0), &[]);
-}
-
-fn memfd() -> OwnedFd {
-    rustix::fs::memfd_create("no allocation", rustix::fs::MemfdFlags::CLOEXEC).unwrap()
-}
-
-const TWO: [Lent; 2] = [TICKET, Lent { slot: 1, generation: 6, ..TICKET }];
-
-#[test]
-fn an_announcement_or_a_place_that_lies_ends_the_link() {
-    let uuid = GpuUuid([1; 16]);
-    let mut stage = Stage::new(Options::new());
-    let field = |field, value| Fault::Field { field, value };
-    let of_place = |field, value| Fault::Tensor(TensorFault::Field { field, value });
-    let honest = allocation_packet(7, 2 * MIB, uuid.0);
-    let with = |memory, order| GpuPlace { memory, order, ..place(uuid, 7, 2 * MIB) };
-    let handle = GpuHandle::Announced(7);
-    let range = |offset| TensorFault::GpuRange { offset, len: 8, allocation: 2 * MIB };
-    let word = |offset| with(handle, GpuOrder::Word { offset, value: 1 });
-    let mut bad_kind = description(&place(uuid, 7, 2 * MIB));
-    let mut bad_order = bad_kind.clone();
-    bad_kind[8 + 16] = 3;
-    bad_order[8 + 20] = 0;
-    // The packets, and what is said of the allocation.
-    let lies = [
-        (vec![allocation_packet(7, 0, uuid.0)], None, field("allocation.len", 0)),
-        (vec![allocation_packet(7, MIB, uuid.0)], None, field("allocation.len", MIB)),
-        (vec![allocation_packet(7, 1 << 49, uuid.0)], None, field("allocation.len", 1 << 49)),
-        (vec![honest.clone(), honest.clone()], None, field("allocation.number", 7)),
-        (
-            vec![],
-            Some(description(&place(uuid, 7, 2 * MIB))),
-            Fault::UnknownAllocation { number: 7 },
-        ),
-        (
-            vec![honest.clone(), withdraw_packet(7)],
-            Some(description(&place(uuid, 7, 2 * MIB))),
-            Fault::UnknownAllocation { number: 7 },
-        ),
-        (
-            vec![honest.clone()],
-            Some(description(&place(uuid, 8, 2 * MIB))),
-            Fault::UnknownAllocation { number: 8 },
-        ),
-        (
-            vec![honest.clone()],
-            Some(description(&place(uuid, 7, 4 * MIB))),
-            of_place("place.allocation", 4 * MIB),
-        ),
-        (
-            vec![honest.clone()],
-            Some(description(&place(GpuUuid([2; 16]), 7, 2 * MIB))),
-            of_place("place.device", 7),
-        ),
-        (vec![honest.clone()], Some(bad_kind), of_place("place.memory", 3)),
-        (vec![honest.clone()], Some(bad_order), of_place("place.order", 0)),
-        (
-            vec![honest.clone()],
-            Some(description(&word(2 * MIB - 7))),
-            Fault::Tensor(range(2 * MIB - 7)),
-        ),
-        (vec![honest.clone()], Some(description(&word(u64::MAX))), Fault::Tensor(range(u64::MAX))),
-        (
-            vec![honest.clone()],
-            Some(description(&word(12))),
-            Fault::Tensor(TensorFault::Alignment { alignment: 8 }),
-        ),
-    ];
-    for (packets, description, expected) in lies {
-        let (mut link, mut peer) = stage.link();
-        peer.send_segment(1, 1 << 20);
-        for packet in packets {
-            let fds = if packet[8] == 8 { vec![memfd()] } else { vec![] };
-            announce(&mut peer, &packet, &fds);
-        }
-        post(&mut peer, &TWO, &description.unwrap_or_default());
-        assert_eq!(fault(link.receiver().recv_tensors()), expected);
-        stays_faulty(&mut link, expected);
-    }
-    // A packet without its descriptor, and with two.
-    for count in [0, 2] {
-        let (mut link, mut peer) = stage.link();
-        let fds: Vec<_> = (0..count).map(|_| memfd()).collect();
-        announce(&mut peer, &honest, &fds);
-        let expected = Fault::DescriptorCount { count, expected: 1 };
-        assert_eq!(fault(link.receiver().recv_tensors()), expected);
-    }
-    // A number that was withdrawn may come again, and one that is unknown is nobody's business.
-    let (mut link, mut peer) = stage.link();
-    peer.send_segment(1, 1 << 20);
-    for _ in 0..3 {
-        announce(&mut peer, &withdraw_packet(7), &[]);
-        announce(&mut peer, &honest, &[memfd()]);
-        post(&mut peer, &TWO, &description(&place(uuid, 7, 2 * MIB)));
-        drop(recv(&mut link));
-        announce(&mut peer, &withdraw_packet(7), &[]);
-    }
-    stage.is_undisturbed();
-}
-
-/// Makes an allocation in this process, which plays a peer. Returns its descriptor.
-fn allocate(device: i32, len: usize) -> OwnedFd {
-    let properties = driver::AllocationProp::new(device, true);
-    let handle = driver::given(|handle| driver::cuMemCreate(handle, len, &properties, 0));
-    let mut fd = -1;
-    let to = (&raw mut fd).cast();
-    assert_eq!(driver::cuMemExportToShareableHandle(to, handle, 1, 0), 0);
-    assert_eq!(driver::cuMemRelease(handle), 0);
-    // SAFETY: the driver has opened it for the caller.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-#[test]
-fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
-    const TEST: &str = "a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own";
-    let cuda = FakeCuda::new().if_fake(|cuda| cuda.devices(2));
-    alone(TEST, &cuda, || {
-        let device = device();
-        let stream = device.stream().unwrap();
-        let mut stage = Stage::new(Options::new());
-        let (mut link, mut peer) = stage.link();
-        peer.send_segment(1, 1 << 20);
-        let before = descriptors();
-        let uuid = device.uuid();
-        let file = |path: &str| OwnedFd::from(File::open(path).unwrap());
-        let (socket, other_end) = std::os::unix::net::UnixStream::pair().unwrap();
-        let (pipe, write_end) = rustix::pipe::pipe().unwrap();
-        let not = CudaFault::NotAllocation;
-        let hidden = GpuUuid([9; 16]);
-        let short = CudaFault::ShortAllocation { claimed: 4 * MIB };
-        // What it is, where it is said to be, how long it is said to be, and the error.
-        let mut lies: Vec<(OwnedFd, GpuUuid, u64, CudaFault)> = vec![
-            (memfd(), uuid, 2 * MIB, not.clone()),
-            (file("/dev/null"), uuid, 2 * MIB, not.clone()),
-            (file("/proc/self/exe"), uuid, 2 * MIB, not.clone()),
-            (file("/proc/self"), uuid, 2 * MIB, not.clone()),
-            (socket.into(), uuid, 2 * MIB, not.clone()),
-            (pipe, uuid, 2 * MIB, not.clone()),
-            (allocate(0, 2 << 20), uuid, 4 * MIB, short),
-            (allocate(0, 2 << 20), hidden, 2 * MIB, CudaFault::HiddenDevice { is: hidden }),
-        ];
-        if Device::count().unwrap() > 1 {
-            let wrong = CudaFault::WrongDevice { said: uuid };
-            lies.push((allocate(1, 2 << 20), uuid, 2 * MIB, wrong));
-        }
-        for (number, (fd, said, len, expected)) in (0u64..).zip(lies) {
-            announce(&mut peer, &allocation_packet(number, len, said.0), &[fd]);
-            post(&mut peer, &TWO, &description(&place(said, number, len)));
-            let tensor = recv(&mut link);
-            // Twice: nothing of what was refused is kept.
-            for _ in 0..2 {
-                let refused = device.open(&tensor, &stream).unwrap_err();
-                let is_told = std::error::Error::source(&refused).is_some();
-                let by_driver = matches!(
-                    expected,
-                    CudaFault::NotAllocation | CudaFault::ShortAllocation { .. }
-                );
-                assert_eq!(is_told, by_driver, "{refused:?}");
-                assert_eq!(cuda_fault::<()>(Err(refused)), expected);
-            }
-            drop(tensor);
-            announce(&mut peer, &withdraw_packet(number), &[]);
-            let returned = [0, 8].map(|at| peer.theirs().load(raw::RETURNS + at));
-            assert_eq!(returned, [5, 6]);
-        }
-        // The others are not disturbed, on this link either. A longer allocation is mapped as far as is said.
-        announce(&mut peer, &allocation_packet(100, 2 * MIB, uuid.0), &[allocate(0, 4 << 20)]);
-        post(&mut peer, &TWO, &description(&place(uuid, 100, 2 * MIB)));
-        let tensor = recv(&mut link);
-        // Withdrawn and on loan: it is opened all the same.
-        announce(&mut peer, &withdraw_packet(100), &[]);
-        peer.publish(raw::message(4), b"word");
-        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"word");
-        assert_eq!(device.to_host(&tensor, &stream).unwrap().byte_len(), 64);
-        drop((tensor, link, peer, other_end, write_end));
-        is_closed(&device);
-        stage.is_undisturbed();
-        wait_until("all descriptors are closed", || descriptors() <= before);
-    });
-    cuda.was_used_well();
-}
-
 #[test]
 fn every_call_that_fails_is_an_error_and_leaves_nothing() {
     const TEST: &str = "every_call_that_fails_is_an_error_and_leaves_nothing";
     static DEVICE: OnceLock<Device> = OnceLock::new();
-    /// A tensor's whole way, in one process, as far as it comes.
     fn way() -> slipring::Result<()> {
-        let context = Context::new()?;
-        let (mut near, mut far) = pair_of(&context, &Context::new()?);
         let made = Device::new(0)?;
         let device = DEVICE.get_or_init(|| made);
-        let (pool, stream) = (device.pool_with(pool_options().chunk(2 * MIB))?, device.stream()?);
-        let mut draft = pool.alloc::<u32>([16], &stream)?;
-        draft.fill(1)?;
-        near.send_tensor(draft.share()?)?;
-        let tensor = far.receiver().recv_tensor_deadline(soon())?.expect("a tensor");
-        let view = device.open(&tensor, &stream)?;
-        let mut copy = pool.alloc::<u32>([16], &stream)?;
-        copy.copy_from(&view)?;
-        drop((view, tensor));
-        let copy = device.to_host(&copy.share()?, &stream)?;
-        assert_eq!(copy.as_slice::<u32>()?, [0x0101_0101; 16]);
-        Ok(())
+        whole_way(device, &device.pool_with(pool_options().chunk(2 * MIB))?)
     }
     // As in `errors`: the library waits or polls in place of these.
     let may_be_silent = |name: &str| {

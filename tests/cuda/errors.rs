@@ -11,6 +11,7 @@ use slipring::{Context, DType, ErrorKind, Options, Result, Shape, Tensor};
 use crate::support::fake_cuda::FakeCuda;
 use crate::support::gpus::{
     Two, alone, cuda_fault, driver_fault, exchange, hear_out, is_closed, pool_options, recv,
+    whole_way,
 };
 use crate::support::other::{Other, run_here};
 use crate::support::raw::Lent;
@@ -186,24 +187,9 @@ fn a_gpu_without_memory_is_an_error_and_what_is_idle_is_given_up_first() {
 #[test]
 fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
     const TEST: &str = "every_call_that_fails_is_an_error_and_nothing_is_misused";
-    /// A tensor's whole way, in one process, as far as it comes.
     fn way() -> Result<()> {
-        let context = Context::new()?;
-        let (mut near, mut far) = crate::support::pair_of(&context, &Context::new()?);
         let device = Device::new(0)?;
-        let (pool, stream) = (device.pool(), device.stream()?);
-        let mut draft = pool.alloc::<u32>([16], &stream)?;
-        draft.write(&[7; 16])?;
-        draft.fill(1)?;
-        near.send_tensor(draft.share()?)?;
-        let tensor = far.receiver().recv_tensor_deadline(soon())?.expect("a tensor");
-        let view = device.open(&tensor, &stream)?;
-        let mut copy = pool.alloc::<u32>([16], &stream)?;
-        copy.copy_from(&view)?;
-        drop((view, tensor));
-        let copy = device.to_host(&copy.share()?, &stream)?;
-        assert_eq!(copy.as_slice::<u32>()?, [0x0101_0101; 16]);
-        Ok(())
+        whole_way(&device, &device.pool())
     }
     // A failure at the end of something is not returned: the library waits instead, or polls later.
     let may_be_silent = |name: &str| {

@@ -10,5 +10,6 @@ mod errors;
 mod exchange;
 mod fake;
 mod fake_misuse;
+mod forged;
 #[path = "../support/mod.rs"]
 mod support;

@@ -11,7 +11,7 @@ use slipring::{Connection, Context, ErrorKind, Result, Tensor};
 
 use super::fake_cuda::{Call, FakeCuda, Kind};
 use super::other::{Namespace, Other, run_here, say};
-use super::{soon, unique_name, wait_until};
+use super::{pair_of, soon, unique_name, wait_until};
 
 /// Two processes: what they do, by the test's name.
 #[derive(Debug)]
@@ -149,6 +149,25 @@ pub fn whole_chunk() -> usize {
 /// A pool of one chunk of 2 MiB.
 pub fn small_pool(device: &Device) -> Pool {
     device.pool_with(pool_options().chunk(2 << 20).quota(2 << 20)).unwrap()
+}
+
+/// Sends a tensor the whole way in one process, as far as it comes: written, lent, opened, copied, back on the host.
+pub fn whole_way(device: &Device, pool: &Pool) -> Result<()> {
+    let context = Context::new()?;
+    let (mut near, mut far) = pair_of(&context, &Context::new()?);
+    let stream = device.stream()?;
+    let mut draft = pool.alloc::<u32>([16], &stream)?;
+    draft.write(&[7; 16])?;
+    draft.fill(1)?;
+    near.send_tensor(draft.share()?)?;
+    let tensor = far.receiver().recv_tensor_deadline(soon())?.expect("a tensor");
+    let view = device.open(&tensor, &stream)?;
+    let mut copy = pool.alloc::<u32>([16], &stream)?;
+    copy.copy_from(&view)?;
+    drop((view, tensor));
+    let copy = device.to_host(&copy.share()?, &stream)?;
+    assert_eq!(copy.as_slice::<u32>()?, [0x0101_0101; 16]);
+    Ok(())
 }
 
 pub fn numbers(first: u32, count: u32) -> Vec<u32> {
