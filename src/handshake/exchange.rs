@@ -67,7 +67,7 @@ impl Ours {
     /// Sends our Hello.
     fn introduce(&self, socket: &OwnedFd) -> Result<()> {
         let packet = Packet::Hello(self.hello).encode();
-        match socket::send(socket, &packet, &[self.fd.as_fd()]) {
+        match socket::introduce(socket, &packet, &[self.fd.as_fd()]) {
             Ok(true) => Ok(()),
             // The queue of a new socket has room for a packet. A peer may have filled that of a socketpair.
             Ok(false) => Err(Error::os("sendmsg", Errno::AGAIN)),
@@ -289,7 +289,7 @@ pub(crate) fn refuse(socket: &OwnedFd, error: Error) -> Error {
         _ => Refusal::NoResources,
     };
     // A peer that cannot take the packet loses only the reason.
-    let _ = socket::send(socket, &refusal(reason), &[]);
+    let _ = socket::introduce(socket, &refusal(reason), &[]);
     // A forked child of this process may hold the socket too.
     socket::end(socket);
     error

@@ -181,18 +181,38 @@ fn credentials_of(credentials: libc::ucred) -> Credentials {
     Credentials { pid, uid: credentials.uid, gid: credentials.gid }
 }
 
-/// Sends one packet with at most [`MOST`] descriptors and this process's credentials. Returns `false` if the queue is
-/// full.
+/// Sends one packet with at most [`MOST`] descriptors. Returns `false` if the queue is full.
 pub(crate) fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool, Errno> {
-    const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1));
-    let mut space = [MaybeUninit::uninit(); SPACE];
-    let mut control = SendAncillaryBuffer::new(&mut space);
+    send_as(socket, packet, fds, None)
+}
+
+/// Sends as [`send`] does, with the effective user of this process. The kernel adds the real one to a packet that names none.
+pub(crate) fn introduce(
+    socket: &OwnedFd,
+    packet: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<bool, Errno> {
     let credentials = UCred {
         pid: rustix::process::getpid(),
         uid: rustix::process::geteuid(),
         gid: rustix::process::getegid(),
     };
-    let mut fits = control.push(SendAncillaryMessage::ScmCredentials(credentials));
+    send_as(socket, packet, fds, Some(credentials))
+}
+
+fn send_as(
+    socket: &OwnedFd,
+    packet: &[u8],
+    fds: &[BorrowedFd<'_>],
+    credentials: Option<UCred>,
+) -> Result<bool, Errno> {
+    const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1));
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let mut fits = true;
+    if let Some(credentials) = credentials {
+        fits &= control.push(SendAncillaryMessage::ScmCredentials(credentials));
+    }
     if !fds.is_empty() {
         fits &= control.push(SendAncillaryMessage::ScmRights(fds));
     }

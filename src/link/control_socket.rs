@@ -65,6 +65,13 @@ const LIMITS: u64 = 4;
 /// the packets that no record announces yet are at most [`PACKETS`], which fit into the queue.
 const SLEEPS: u32 = PACKETS / 4;
 
+/// Returns the count at which a link starts. It differs from link to link: if a loop read the sockets of all its links in one
+/// turn, their peer would use up its share, and rest.
+fn first_sleeps() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed) % SLEEPS
+}
+
 /// How many polls for data that find nothing leave a wake-up for room in the queue. The socket stays readable meanwhile, so the
 /// caller polls for room, too. A caller polls for messages, requests and tensors before it sleeps; a caller that wants no
 /// room would be kept busy by more.
@@ -178,7 +185,7 @@ impl ControlSocket {
             woken: Woken::default(),
             data_left: 0,
             room_left: 0,
-            sleeps: 0,
+            sleeps: first_sleeps(),
             retires: Arc::default(),
             packets: 0,
             ended: false,
@@ -692,3 +699,6 @@ fn is_next_other(socket: &OwnedFd, left: Packet) -> bool {
         None => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

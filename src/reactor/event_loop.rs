@@ -38,8 +38,11 @@ const TICK: usize = 1024;
 /// The polled links and subscribers that a loop arms for less than a wake-up costs. Arming one takes some 0.2 µs.
 const FEW: usize = 64;
 
-/// How long the loop polls links without asking epoll for events. The system call takes some 0.4 µs.
+/// How long the loop serves links without asking epoll for events. The system call takes some 0.4 µs.
 const EVENTS_EVERY: Duration = Duration::from_micros(50);
+
+/// How long a loop that has found nothing for as long polls without asking. A message of an armed link waits for that.
+const EVENTS_EVERY_IDLE: Duration = Duration::from_micros(5);
 
 /// The longest sleep while writes wait. No event reports that another process has returned a block of the pool.
 const ROOM_EVERY: Duration = Duration::from_millis(10);
@@ -246,7 +249,8 @@ impl EventLoop {
         let now = Instant::now();
         self.work = 0;
         let mut done = 0;
-        if now - self.last_events >= EVENTS_EVERY {
+        let is_idle = is_silent && self.polling.waited(now) >= EVENTS_EVERY_IDLE;
+        if now - self.last_events >= if is_idle { EVENTS_EVERY_IDLE } else { EVENTS_EVERY } {
             self.last_events = now;
             // The peer may be a thread that waits for this CPU.
             rustix::thread::sched_yield();

@@ -146,6 +146,11 @@ impl Polling {
         goes_on
     }
 
+    /// Returns how long ago the clock was first read in this wait. Zero: it was not.
+    pub(crate) fn waited(&self, now: Instant) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now - since)
+    }
+
     /// Notes that a poll found something, or a sleep ended.
     #[inline]
     pub(crate) fn end(&mut self) {
