@@ -41,6 +41,12 @@ const FEW: usize = 64;
 /// How long the loop serves links without asking epoll for events. The system call takes some 0.4 µs.
 const EVENTS_EVERY: Duration = Duration::from_micros(50);
 
+/// A yield that takes so long has lost the CPU to a thread that does not yield.
+const SLICE_LOST: Duration = Duration::from_millis(1);
+
+/// Such yields take one part in so many of the time at most.
+const YIELD_PART: u32 = 16;
+
 /// How long a loop that has found nothing for as long polls without asking. A message of an armed link waits for that.
 const EVENTS_EVERY_IDLE: Duration = Duration::from_micros(5);
 
@@ -107,6 +113,8 @@ pub struct EventLoop {
     /// The work since the last tick, in polls of a header.
     work: usize,
     last_events: Instant,
+    /// From then on the loop yields its CPU at a tick.
+    yields_from: Instant,
     /// Whether the loop has polled in vain for as long as it polls.
     idle: bool,
     /// Whether a handle has ended the reactor.
@@ -142,6 +150,7 @@ impl EventLoop {
             polling: Polling::new(context.spin()),
             work: 0,
             last_events: Instant::now(),
+            yields_from: Instant::now(),
             idle: false,
             stopped: false,
         })
@@ -252,14 +261,26 @@ impl EventLoop {
         let is_idle = is_silent && self.polling.waited(now) >= EVENTS_EVERY_IDLE;
         if now - self.last_events >= if is_idle { EVENTS_EVERY_IDLE } else { EVENTS_EVERY } {
             self.last_events = now;
-            // The peer may be a thread that waits for this CPU.
-            rustix::thread::sched_yield();
+            self.give_way(now);
             done = self.take_events(Some(Duration::ZERO))?;
         }
         if done == 0 && is_silent {
             self.idle = !self.polling.goes_on(now, self.is_sleep_dear());
         }
         Ok(done)
+    }
+
+    /// Lets another thread of this CPU run, which may be the peer. A thread that computes without an end keeps the CPU for a slice
+    /// of several milliseconds, so the loop then yields no more for a while. A loop that sleeps dearly yields always.
+    fn give_way(&mut self, now: Instant) {
+        if now < self.yields_from && !self.is_sleep_dear() {
+            return;
+        }
+        rustix::thread::sched_yield();
+        let lost = now.elapsed();
+        if lost >= SLICE_LOST {
+            self.yields_from = now + YIELD_PART * lost;
+        }
     }
 
     /// Returns whether falling asleep costs more than polling in vain: the loop arms each polled link before it sleeps, and
