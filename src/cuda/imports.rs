@@ -237,7 +237,7 @@ impl Parked for Opened {
 impl Drop for Import {
     fn drop(&mut self) {
         if let Some(opened) = self.open.take() {
-            closer::end(opened);
+            closer::close(opened);
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn give_back(
     let event = Some(import.recorded(stream)?);
     let waits = matches!(loan.place.order, GpuOrder::Word { .. });
     let wait = Mutex::new(if waits { Wait::Word(stream.clone()) } else { Wait::Events });
-    closer::end(Returning { event, wait, import: import.clone(), loan: loan.clone() });
+    closer::give_back(Returning { event, wait, import: import.clone(), loan: loan.clone() });
     Ok(())
 }
 

@@ -139,7 +139,7 @@ impl Parked for Chunk {
 
 /// Freed on a thread that may wait.
 fn free(chunks: Vec<Chunk>) {
-    chunks.into_iter().for_each(closer::end);
+    chunks.into_iter().for_each(closer::close);
 }
 
 impl Store {
@@ -258,7 +258,7 @@ impl Store {
     fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
         let freed = self.books().drop_chunks(self.order());
         free(freed);
-        closer::wait_for_all(PATIENCE);
+        closer::wait_for_closer(PATIENCE);
         self.make(needed)
     }
 

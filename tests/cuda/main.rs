@@ -11,5 +11,6 @@ mod exchange;
 mod fake;
 mod fake_misuse;
 mod forged;
+mod hangs;
 #[path = "../support/mod.rs"]
 mod support;
