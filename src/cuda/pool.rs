@@ -9,6 +9,7 @@ use crate::cuda::draft::Draft;
 use crate::cuda::library::is_ours;
 use crate::cuda::options::{Order, PoolOptions};
 use crate::cuda::retired::Retired;
+use crate::cuda::returner;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result, TensorFault};
@@ -58,7 +59,10 @@ impl Device {
     /// [`ErrorKind::Forked`] in a forked child.
     pub fn trim(&self) -> Result<usize> {
         self.driver().check_fork()?;
-        Ok(Retired::of(self).sweep() + closer::left())
+        let retired = Retired::of(self).sweep();
+        // A loan that goes back may leave memory to be closed, and counts until it has.
+        let returning = returner::left();
+        Ok(retired + returning + closer::left())
     }
 }
 

@@ -258,7 +258,7 @@ impl Store {
     fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
         let freed = self.books().drop_chunks(self.order());
         free(freed);
-        closer::wait_for_closer(PATIENCE);
+        closer::wait_for_all(PATIENCE);
         self.make(needed)
     }
 

@@ -381,6 +381,11 @@ impl GpuLoan {
         self.bytes.lender_ended()
     }
 
+    /// Returns the pidfd of the lender's process. `None` where the kernel gives none for it.
+    pub fn life(&self) -> Option<Arc<OwnedFd>> {
+        self.bytes.lender().life()
+    }
+
     /// Returns the first namespace of these that this process and the lender do not share.
     pub fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
         self.bytes.lender().other_namespace(of)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slipring::cuda::{Device, Export, Order, Pool, PoolOptions};
 use slipring::error::CudaFault;
-use slipring::{Connection, Context, DType, ErrorKind, Reactor, TensorSet};
+use slipring::{Connection, Context, DType, Reactor, TensorSet};
 
 use crate::support::census::descriptors;
 use crate::support::cuda_driver as driver;
@@ -238,52 +238,6 @@ fn no_stream_of_the_owner_waits_for_a_borrower() {
         two.borrower.kill();
         cuda.was_used_well();
     }
-}
-
-#[test]
-fn a_stream_that_waits_for_a_dead_owner_is_released() {
-    const TEST: &str = "a_stream_that_waits_for_a_dead_owner_is_released";
-    let cuda = FakeCuda::new().of_kind(Kind::Words);
-    let slow = cuda.clone().delay(10 * SLOW);
-    // A GPU is done with the owner's work before anybody can kill the owner.
-    if !cuda.tells(TEST) {
-        return;
-    }
-    let mut two = Two::start_with(
-        TEST,
-        [&slow, &cuda],
-        |mut link| {
-            let device = device();
-            let (pool, stream) = (small_pool(&device), device.stream().unwrap());
-            let mut draft = pool.alloc::<u8>([4096], &stream).unwrap();
-            // Ten seconds of work come before the word.
-            (0..50).for_each(|_| draft.fill(1).unwrap());
-            link.send_tensor(draft.share().unwrap()).unwrap();
-            say("sent");
-            wait_for_death();
-        },
-        |mut link| {
-            let device = device();
-            let stream = device.stream().unwrap();
-            let tensor = recv(&mut link);
-            let (view, other) = (device.open(&tensor, &stream), device.open(&tensor, &stream));
-            say("open");
-            listen_for("it is dead");
-            let died = view.unwrap().to_host().unwrap_err();
-            assert_eq!(*died.kind(), ErrorKind::PeerDied);
-            assert!(!stream.is_idle().unwrap());
-            drop((other, tensor, link));
-            is_closed(&device);
-            stream.synchronize_deadline(soon()).unwrap();
-        },
-    );
-    two.owner.expect("sent");
-    two.borrower.expect("open");
-    two.owner.kill();
-    two.owner.wait();
-    two.borrower.tell("it is dead");
-    two.borrower.succeeds();
-    cuda.was_used_well();
 }
 
 #[test]
