@@ -1,13 +1,17 @@
 //! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::channel::PassedAllocation;
+use crate::channel::{LinkSocket, PassedAllocation};
+use crate::cuda::closer::Parked;
 use crate::cuda::device::Device;
 use crate::cuda::import::Import;
 use crate::cuda::lender::Lender;
+use crate::cuda::library::is_ours;
 use crate::cuda::memory::{HeldMemory, Memory, MemoryHandle};
+use crate::cuda::returner::{self, Until, Watch};
 use crate::error::{CudaFault, GpuUuid, Result};
 use crate::tensor::{GpuHandle, GpuLoan};
 
@@ -18,7 +22,77 @@ const IDLE: usize = 64;
 /// The link keeps it in its extension slot.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
-    open: Mutex<Open>,
+    open: Arc<Mutex<Open>>,
+}
+
+/// The socket of a link, from which the peer's withdrawals are taken while the user's threads sleep.
+#[derive(Debug)]
+struct Withdrawals {
+    socket: LinkSocket,
+    /// Whether something else came, which the user's threads take, and withdrawals behind it.
+    is_left: AtomicBool,
+}
+
+impl Withdrawals {
+    fn new(socket: LinkSocket) -> Arc<Self> {
+        let withdrawals = Arc::new(Self { socket, is_left: AtomicBool::new(false) });
+        let watch: Weak<Self> = Arc::downgrade(&withdrawals);
+        returner::watch(watch);
+        withdrawals
+    }
+
+    /// Has the socket watched once more, if something else came before: it is read when another allocation is opened.
+    fn resume(&self) {
+        if self.is_left.swap(false, Ordering::Relaxed) {
+            returner::ring();
+        }
+    }
+}
+
+impl Watch for Withdrawals {
+    fn until(&self) -> Until {
+        match self.is_left.load(Ordering::Relaxed) {
+            true => Until::Rung,
+            false => Until::Readable(Arc::new(self.socket.clone())),
+        }
+    }
+
+    fn look(&self) -> bool {
+        if !self.socket.take_withdrawals() {
+            self.is_left.store(true, Ordering::Relaxed);
+        }
+        false
+    }
+}
+
+impl Drop for Withdrawals {
+    fn drop(&mut self) {
+        if is_ours() {
+            // The thread lets go of the socket.
+            returner::ring();
+        }
+    }
+}
+
+/// The end of an announced allocation, which is closed on a thread of its own: a link hears of it under locks.
+struct Withdrawn {
+    open: Weak<Mutex<Open>>,
+}
+
+impl Parked for Withdrawn {
+    fn is_over(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Withdrawn {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.upgrade() {
+            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another thread closes them.
+            open.imports.retain(|_, known| !known.is_withdrawn());
+        }
+    }
 }
 
 /// A count of the requests, the open objects, and the peer.
@@ -28,6 +102,8 @@ struct Open {
     imports: HashMap<Key, Known>,
     /// One for each GPU on which this process awaits words of the peer.
     lenders: Vec<Arc<Lender>>,
+    /// While the peer's allocations are open that it can withdraw.
+    withdrawals: Option<Arc<Withdrawals>>,
 }
 
 /// An open object.
@@ -63,10 +139,8 @@ impl Imports {
         let mapping = loan.take_mapping();
         let place = &loan.place;
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let Open { now, imports: open, .. } = &mut *memory;
+        let Open { now, imports: open, withdrawals, .. } = &mut *memory;
         *now += 1;
-        // Another thread closes them.
-        open.retain(|_, known| !known.is_withdrawn());
         let key = match place.memory {
             GpuHandle::Ipc(handle) => Key::Handle(place.device, handle),
             GpuHandle::Announced(_) => Key::Announced(loan.passed().map(|passed| passed.serial())),
@@ -93,6 +167,11 @@ impl Imports {
             return Ok(import);
         }
         let passed = loan.passed().map(Arc::downgrade);
+        if let Some(passed) = loan.passed() {
+            let open = Arc::downgrade(&self.open);
+            passed.when_gone(move || returner::give_back(Withdrawn { open: open.clone() }));
+            withdrawals.get_or_insert_with(|| Withdrawals::new(loan.socket())).resume();
+        }
         open.insert(key, Known { last: *now, import: import.clone(), passed });
         let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
         if idle.clone().count() > IDLE {

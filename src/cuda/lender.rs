@@ -113,7 +113,7 @@ impl Watch for Lender {
     fn until(&self) -> Until {
         let words = self.words();
         match &self.life {
-            Some(life) if !words.has_ended => Until::Ends(life.clone()),
+            Some(life) if !words.has_ended => Until::Readable(life.clone()),
             _ if words.awaited.is_empty() => Until::Rung,
             _ => Until::Paused,
         }

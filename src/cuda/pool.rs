@@ -81,7 +81,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// - [`CudaFault::Exhausted`]: the quota is used up, and no free range is long enough.
+    /// - [`CudaFault::Exhausted`]: the quota is used up, perhaps by freed chunks that peers still have mapped, and no free
+    ///   range is long enough.
     /// - [`CudaFault::Driver`]: the GPU has no memory left or is broken.
     /// - [`CudaFault::OtherStream`]: the stream belongs to another GPU.
     /// - [`ErrorKind::Tensor`]: the shape is impossible.
@@ -162,7 +163,7 @@ impl Pool {
         Ok(draft)
     }
 
-    /// Returns the bytes that the pool has taken from the driver.
+    /// Returns the bytes that the pool has taken from the driver, and those of freed chunks that peers still have mapped.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl Pool {
         self.store.used()
     }
 
-    /// Returns chunks to the driver that nobody uses and no peer has open.
+    /// Returns chunks to the driver that nobody uses and, where they travel as handles, no peer has open.
     ///
     /// # Errors
     ///

@@ -1,9 +1,11 @@
-//! The thread that gives loans of peers back, and that hears of the ends of peers whose words a stream awaits. It waits for
-//! no stream that may wait for a peer, so a peer whose work never ends keeps no other peer's loan.
+//! The thread that gives loans of peers back, and that hears of peers while the threads of the user sleep: of their ends, and of
+//! what they withdraw. It waits for no stream that may wait for a peer, so a peer whose work never ends keeps no other
+//! peer's loan.
 //!
 //! ```text
 //!   asleep until ── an object comes, or a watch ends ── the bell
 //!                ├─ a peer's process ends ───────────── its pidfd
+//!                ├─ a peer withdraws memory ─────────── the link's socket
 //!                └─ the next look at running work ───── a pause, while there is some
 //! ```
 
@@ -18,7 +20,7 @@ use crate::cuda::closer::{PAUSE, Parked, drop_unused, wait_and_drop};
 use crate::cuda::library::is_ours;
 use crate::error::contain;
 
-/// An object that waits for the end of a process.
+/// An object that waits for a peer.
 pub(super) trait Watch: Send + Sync {
     /// Returns what the thread sleeps for until the next look.
     fn until(&self) -> Until;
@@ -29,8 +31,8 @@ pub(super) trait Watch: Send + Sync {
 
 /// The reason for the next look.
 pub(super) enum Until {
-    /// The process of this pidfd has ended.
-    Ends(Arc<OwnedFd>),
+    /// Something comes, or has come, on this descriptor.
+    Readable(Arc<dyn AsFd + Send + Sync>),
     /// The longest pause is over.
     Paused,
     /// The bell is rung.
@@ -137,10 +139,10 @@ impl Desk {
     /// Sleeps until something is due.
     fn sleep(&self, all: &Arrived, pause: Duration) -> Woken {
         let mut longest = if all.parked.is_empty() { None } else { Some(pause) };
-        let (mut lives, mut is_due) = (Vec::new(), false);
+        let (mut awaited, mut is_due) = (Vec::new(), false);
         for watch in all.watches.iter().filter_map(Weak::upgrade) {
             match watch.until() {
-                Until::Ends(life) => lives.push(life),
+                Until::Readable(fd) => awaited.push(fd),
                 Until::Paused => {
                     is_due = true;
                     longest = longest.or(Some(PAUSE.1));
@@ -148,14 +150,13 @@ impl Desk {
                 Until::Rung => {}
             }
         }
-        let bell = std::iter::once(self.bell.as_fd()).chain(lives.iter().map(|life| life.as_fd()));
-        let mut asked: Vec<_> =
-            bell.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let all = std::iter::once(self.bell.as_fd()).chain(awaited.iter().map(|fd| fd.as_fd()));
+        let mut asked: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let longest =
             longest.map(|longest| Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() });
         // After an error (a signal, no memory) nothing is known, and it asks once more.
         let _ = poll(&mut asked, longest.as_ref());
-        is_due |= asked[1..].iter().any(|life| !life.revents().is_empty());
+        is_due |= asked[1..].iter().any(|asked| !asked.revents().is_empty());
         let is_rung = rustix::io::read(&self.bell, &mut [0; 8]).is_ok();
         Woken { is_rung, is_due }
     }
@@ -164,6 +165,6 @@ impl Desk {
 /// Why the thread is awake.
 struct Woken {
     is_rung: bool,
-    /// A process has ended, or a watch is looked at after a pause.
+    /// A descriptor is readable, or a watch is looked at after a pause.
     is_due: bool,
 }

@@ -5,10 +5,10 @@
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
-use slipring::Options;
 use slipring::cuda::Device;
 use slipring::error::{CudaFault, Fault, GpuUuid, TensorFault};
 use slipring::tensor::{GpuHandle, GpuOrder, GpuPlace};
+use slipring::{Connection, Options};
 
 use crate::errors::{TICKET, description, post};
 use crate::support::census::descriptors;
@@ -236,6 +236,46 @@ fn a_number_that_comes_again_names_another_allocation() {
         }
         assert_ne!(views[0].device_ptr(), views[1].device_ptr());
         drop((views, link, peer));
+        is_closed(&device);
+    });
+    cuda.was_used_well();
+}
+
+#[test]
+fn a_flood_of_withdrawals_is_left_to_the_receiver_that_sleeps() {
+    const TEST: &str = "a_flood_of_withdrawals_is_left_to_the_receiver_that_sleeps";
+    let cuda = FakeCuda::new();
+    alone(TEST, &cuda, || {
+        let device = device();
+        let stream = device.stream().unwrap();
+        let mut stage = Stage::new(Options::new());
+        let (mut link, mut peer) = stage.link();
+        peer.send_segment(1, 1 << 20);
+        let uuid = device.uuid();
+        let open = |link: &mut Connection, peer: &mut RawPeer, at: u32| {
+            let number = u64::from(at);
+            announce(peer, &allocation_packet(number, 2 * MIB, uuid.0), &[allocate(0, 2 << 20)]);
+            let two = TWO.map(|lent| Lent { slot: lent.slot + 2 * at, ..lent });
+            post(peer, &two, &description(&place(uuid, number, 2 * MIB)));
+            device.to_host(&recv(link), &stream).unwrap();
+        };
+        let returned = |peer: &RawPeer, at: usize| {
+            peer.theirs().load(raw::RETURNS + 8 * (2 * at + 1)) == TWO[1].generation
+        };
+        // Nobody calls the link, and the memory is unmapped.
+        open(&mut link, &mut peer, 0);
+        raw::send(&peer.socket, &withdraw_packet(0), &[]).unwrap();
+        wait_until("the mapping is back", || returned(&peer, 0));
+        // Numbers that nobody knows wait for the receiver, and the known one behind them.
+        open(&mut link, &mut peer, 1);
+        for number in [99, 99, 1] {
+            raw::send(&peer.socket, &withdraw_packet(number), &[]).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!returned(&peer, 1), "somebody has read them");
+        open(&mut link, &mut peer, 2);
+        wait_until("the mapping is back", || returned(&peer, 1));
+        drop((link, peer));
         is_closed(&device);
     });
     cuda.was_used_well();

@@ -12,5 +12,6 @@ mod fake;
 mod fake_misuse;
 mod forged;
 mod hangs;
+mod quotas;
 #[path = "../support/mod.rs"]
 mod support;
