@@ -213,14 +213,18 @@ impl Mapped {
     ///
     /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::Driver`].
     pub(super) fn import(device: &Device, passed: &PassedAllocation) -> Result<Self> {
+        let short = CudaFault::ShortAllocation { claimed: passed.len() };
+        if passed.len() > device.total_memory() {
+            // No allocation of the GPU is so long, and this process may have no addresses for one.
+            return Err(short.into());
+        }
         let _entered = device.enter()?;
         let handle = Handle::import(device, passed)?;
         Self::map(&handle, passed.len()).map_err(|error| {
             // Its length is the only argument that is the peer's.
             let is_short = matches!(error.kind(),
                 ErrorKind::Cuda(CudaFault::Driver { call: MAP, code, .. }) if is_refusal(*code));
-            let fault = CudaFault::ShortAllocation { claimed: passed.len() };
-            if is_short { because(fault, error) } else { error }
+            if is_short { because(short, error) } else { error }
         })
     }
 

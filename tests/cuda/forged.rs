@@ -161,6 +161,9 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
         let not = CudaFault::NotAllocation;
         let hidden = GpuUuid([9; 16]);
         let short = CudaFault::ShortAllocation { claimed: 4 * MIB };
+        // More than the GPU has, and the most that the wire allows.
+        let more = device.total_memory().next_multiple_of(2 * MIB) + 2 * MIB;
+        let most = 1 << 48;
         // What it is, where it is said to be, how long it is said to be, and the error.
         let mut lies: Vec<(OwnedFd, GpuUuid, u64, CudaFault)> = vec![
             (memfd(), uuid, 2 * MIB, not.clone()),
@@ -169,7 +172,9 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
             (file("/proc/self"), uuid, 2 * MIB, not.clone()),
             (socket.into(), uuid, 2 * MIB, not.clone()),
             (pipe, uuid, 2 * MIB, not.clone()),
-            (allocate(0, 2 << 20), uuid, 4 * MIB, short),
+            (allocate(0, 2 << 20), uuid, 4 * MIB, short.clone()),
+            (allocate(0, 2 << 20), uuid, more, CudaFault::ShortAllocation { claimed: more }),
+            (allocate(0, 2 << 20), uuid, most, CudaFault::ShortAllocation { claimed: most }),
             (allocate(0, 2 << 20), hidden, 2 * MIB, CudaFault::HiddenDevice { is: hidden }),
         ];
         if Device::count().unwrap() > 1 {
@@ -184,10 +189,7 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
             for _ in 0..2 {
                 let refused = device.open(&tensor, &stream).unwrap_err();
                 let is_told = std::error::Error::source(&refused).is_some();
-                let by_driver = matches!(
-                    expected,
-                    CudaFault::NotAllocation | CudaFault::ShortAllocation { .. }
-                );
+                let by_driver = expected == not || expected == short;
                 assert_eq!(is_told, by_driver, "{refused:?}");
                 assert_eq!(cuda_fault::<()>(Err(refused)), expected);
             }
