@@ -93,6 +93,47 @@ fn tensors_pass_between_two_containers() {
 }
 
 #[test]
+fn a_gpu_may_have_another_number_in_each_container() {
+    const TEST: &str = "a_gpu_may_have_another_number_in_each_container";
+    for kind in KINDS {
+        let base = "fa4e00000000400080000000000000";
+        // The second one here is the only one there.
+        let near = FakeCuda::new().of_kind(kind).devices(2).uuid(&format!("{base}00"));
+        let far = near.clone().devices(1).uuid(&format!("{base}01"));
+        if !near.is_there(TEST) {
+            return;
+        }
+        let two = Two::start_with(
+            TEST,
+            [&near, &far],
+            |mut link| {
+                let device = Device::new(1).unwrap();
+                let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+                let mut draft = pool.alloc::<u32>([1024], &stream).unwrap();
+                draft.write(&numbers(3, 1024)).unwrap();
+                link.send_tensor(draft.share().unwrap()).unwrap();
+                hear_out(&mut link);
+                drop((pool, link));
+                is_closed(&device);
+            },
+            |mut link| {
+                let tensor = recv(&mut link);
+                let device = Device::of_uuid(tensor.gpu().unwrap()).unwrap().unwrap();
+                assert_eq!(device.ordinal(), 0);
+                let stream = device.stream().unwrap();
+                let copy = device.to_host(&tensor, &stream).unwrap();
+                assert_eq!(copy.as_slice::<u32>().unwrap(), numbers(3, 1024));
+                drop(tensor);
+                link.close().unwrap();
+                is_closed(&device);
+            },
+        );
+        two.succeed();
+        near.was_used_well();
+    }
+}
+
+#[test]
 fn a_descriptor_passes_once_a_peer_and_chunk() {
     const TEST: &str = "a_descriptor_passes_once_a_peer_and_chunk";
     for kind in KINDS {
@@ -593,12 +634,19 @@ fn the_options_of_a_pool_are_judged_for_its_gpu() {
         FakeCuda::new().without_words(),
         FakeCuda::new().before_words(),
         FakeCuda::new().without_descriptors(),
+        // Before CUDA 12, before words, and before descriptors.
+        FakeCuda::new().attributes(124),
+        FakeCuda::new().attributes(121),
+        FakeCuda::new().attributes(102),
     ];
     let words = Err(CudaFault::NoWords { ordinal: 0 });
     let none = || Err(CudaFault::NoDescriptors { ordinal: 0 });
     let expected = [
         [Ok(Order::Words), Ok(Order::Words)],
         [Ok(Order::Synchronized), words.clone()],
+        [Ok(Order::Synchronized), words.clone()],
+        [none(), none()],
+        [Ok(Order::Words), Ok(Order::Words)],
         [Ok(Order::Synchronized), words],
         [none(), none()],
     ];
