@@ -234,25 +234,35 @@ fn nothing_of_the_hot_path_maps_or_imports() {
 #[test]
 fn no_stream_of_the_owner_waits_for_a_borrower() {
     const TEST: &str = "no_stream_of_the_owner_waits_for_a_borrower";
-    for kind in KINDS {
+    for kind in Kind::ALL {
         let cuda = FakeCuda::new().of_kind(kind);
         let mut two = Two::start(
             TEST,
             &cuda,
             |mut link| {
                 let device = device();
-                let (pool, stream) = (small_pool(&device), device.stream().unwrap());
-                let mut lent = pool.alloc::<u8>([4096], &stream).unwrap();
+                let (lending, stream) = (small_pool(&device), device.stream().unwrap());
+                let mut lent = lending.alloc::<u8>([whole_chunk()], &stream).unwrap();
                 lent.fill(1).unwrap();
                 link.send_tensor(lent.share().unwrap()).unwrap();
                 listen_for("the peer's stream hangs");
-                // It writes and shares on, in the same chunk.
+                // With events the loan is back, and with the others it is not. No stream gets the memory to wait for it.
+                for _ in 0..100 {
+                    let taken = lending.alloc::<u8>([4096], &stream);
+                    assert!(matches!(cuda_fault(taken), CudaFault::Exhausted { .. }));
+                }
+                // The same stream writes and shares on, and sends to the peer that hangs.
+                let pool = device.pool_with(pool_options()).unwrap();
                 for _ in 0..100 {
                     let mut draft = pool.alloc::<u8>([4096], &stream).unwrap();
                     draft.fill(2).unwrap();
-                    let home = device.to_host(&draft.share().unwrap(), &stream).unwrap();
+                    let tensor = draft.share().unwrap();
+                    link.send_tensor(&tensor).unwrap();
+                    let home = device.open(&tensor, &stream).unwrap();
+                    let home = home.to_host_deadline(soon()).unwrap();
                     assert_eq!(home.as_slice::<u8>().unwrap(), [2; 4096]);
                 }
+                stream.synchronize_deadline(soon()).unwrap();
                 say("not stalled");
                 wait_for_death();
             },
@@ -275,9 +285,24 @@ fn no_stream_of_the_owner_waits_for_a_borrower() {
         two.borrower.expect("hanging");
         two.owner.tell("the peer's stream hangs");
         two.owner.expect("not stalled");
+        let (owner, borrower) = (two.owner.pid(), two.borrower.pid());
         two.owner.kill();
         two.borrower.kill();
         cuda.was_used_well();
+        if !cuda.tells(TEST) {
+            continue;
+        }
+        // The owner awaits no word, and no event that the borrower has recorded.
+        let trace = cuda.trace();
+        let of = |process, name| {
+            trace.iter().filter(move |call| call.process == process && call.name == name)
+        };
+        assert_eq!(of(owner, "cuStreamWaitValue64_v2").count(), 0);
+        let recorded: Vec<_> =
+            of(borrower, "cuEventRecord").map(|call| &call.arguments[0]).collect();
+        assert!(!recorded.is_empty(), "the borrower's use has no end");
+        let mut awaited = of(owner, "cuStreamWaitEvent").map(|call| &call.arguments[1]);
+        assert!(awaited.all(|event| !recorded.contains(&event)));
     }
 }
 
