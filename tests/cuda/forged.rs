@@ -279,6 +279,14 @@ fn a_flood_of_withdrawals_is_left_to_the_receiver_that_sleeps() {
         wait_until("the mapping is back", || returned(&peer, 1));
         drop((link, peer));
         is_closed(&device);
+        // A thread of its own closes what came from a peer.
+        let is_allocation = |entry: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_link(entry.unwrap().path())
+                .is_ok_and(|path| path.to_string_lossy().starts_with("/memfd:fake-cuda"))
+        };
+        wait_until("all descriptors are closed", || {
+            !std::fs::read_dir("/proc/self/fd").unwrap().any(is_allocation)
+        });
     });
     cuda.was_used_well();
 }
