@@ -176,7 +176,7 @@ impl Seat {
             }
             loop {
                 // The subscriber reads its socket when a message names a segment that it does not know.
-                self.announced.packets_announced();
+                self.announced.announce_packets();
                 match self.announced.offer(&self.session, *segment, (0, RETIRES), needed) {
                     Ok(Offered::Known) => break,
                     Ok(Offered::Unannounced) => {}

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{CudaFault, ErrorKind, Result};
 use crate::handshake::packet::{Content, Packet};
-use crate::link::allocations::{ALLOCATIONS, AnnouncedAllocations, SharedAllocation, count_gone};
+use crate::link::allocations::{ALLOCATIONS, AnnouncedAllocations, SharedAllocation};
 use crate::link::control_socket::SEGMENTS;
 use crate::link::link::Link;
 use crate::link::session::Session;
@@ -48,12 +48,40 @@ pub(crate) struct AnnouncedSegments {
     segments: BTreeMap<u32, Sent>,
     /// Known segments of the latest queries, by the low bits of their numbers.
     latest: [Option<u32>; LATEST],
-    /// Packets on the socket of which no packets record has told. A record that names a segment does not count: a reader
-    /// that has the segment in its cache does not read its socket.
-    unannounced: u32,
-    allocations: AnnouncedAllocations,
-    /// An allocation was announced, and no packets record has told of it.
-    is_untold: bool,
+    packets: Arc<Packets>,
+    /// `None`: the peer knows none yet.
+    allocations: Option<Arc<AnnouncedAllocations>>,
+}
+
+/// The packets on the socket of which no packets record has told. A record that names a segment does not count: a reader
+/// that has the segment in its cache does not read its socket.
+#[derive(Debug, Default)]
+struct Packets {
+    untold: Mutex<Untold>,
+}
+
+#[derive(Debug, Default)]
+struct Untold {
+    count: u32,
+    /// One of them concerns an allocation of a GPU, and the next record with a tensor there comes behind a packets record.
+    of_allocations: bool,
+}
+
+impl Packets {
+    /// Sends a packet. Any thread may.
+    fn post(&self, link: &Link, packet: Packet, fd: Option<BorrowedFd<'_>>) -> Result<Offered> {
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        if untold.count >= UNANNOUNCED {
+            return Ok(Offered::Unannounced);
+        }
+        if !link.post(&packet, fd.as_slice())? {
+            return Ok(Offered::NoRoom);
+        }
+        untold.count += 1;
+        untold.of_allocations |=
+            matches!(packet, Packet::Allocation { .. } | Packet::Withdraw { .. });
+        Ok(Offered::Known)
+    }
 }
 
 /// Whether a record may name a segment.
@@ -89,10 +117,10 @@ impl AnnouncedSegments {
         }
     }
 
-    /// Notes that a record has told of all packets.
-    pub(crate) fn packets_announced(&mut self) {
-        self.unannounced = 0;
-        self.is_untold = false;
+    /// Notes that a record tells of all packets that were sent before it. The caller publishes it next: what another thread sends
+    /// meanwhile counts, whether the record tells of it or not.
+    pub(crate) fn announce_packets(&mut self) {
+        *self.packets.untold.lock().unwrap_or_else(PoisonError::into_inner) = Untold::default();
     }
 
     /// Announces a segment to the peer, whose reader is at position `reader`, and keeps the segments in `needed`. Up to `most`
@@ -143,47 +171,60 @@ impl AnnouncedSegments {
             }
         }
         let content = if frozen { Content::Frozen } else { Content::Blocks };
-        let sent = self.post(link, Packet::Segment { segment, len, content }, Some(fd.as_fd()))?;
+        let sent =
+            self.packets.post(link, Packet::Segment { segment, len, content }, Some(fd.as_fd()))?;
         if sent == Offered::Known {
             self.segments.insert(segment, Sent { len, named: None });
         }
         Ok(sent)
     }
 
-    /// Announces allocations of GPUs that the peer does not know, and withdraws those that are gone. After the last packet a
-    /// packets record comes first, so that the peer has read its socket when a record names one of them.
+    /// Announces allocations of GPUs that the peer does not know, after it has withdrawn those that are gone. After the last
+    /// packet a packets record comes first, so that the peer has read its socket when a record names one of them.
     ///
     /// # Errors
     ///
     /// [`CudaFault::Announced`], and those of the socket.
     pub(crate) fn offer_allocations<'a>(
         &mut self,
-        link: &Link,
+        link: &Arc<Link>,
         named: impl Iterator<Item = &'a Arc<SharedAllocation>>,
     ) -> Result<Offered> {
-        let before = count_gone();
-        for number in self.allocations.gone() {
-            match self.post(link, Packet::Withdraw { number }, None)? {
-                Offered::Known => self.allocations.withdrew(number),
-                unsent => return Ok(unsent),
+        let packets = self.packets.clone();
+        let allocations = self.allocations.get_or_insert_with(|| {
+            let (link, packets) = (Arc::downgrade(link), packets.clone());
+            AnnouncedAllocations::new(move |number| {
+                // At the end of the link the peer closes all of them.
+                link.upgrade().is_none_or(|link| {
+                    let posted = packets.post(&link, Packet::Withdraw { number }, None);
+                    posted.is_ok_and(|posted| posted == Offered::Known)
+                })
+            })
+        });
+        let withdrawn = allocations.withdraw_gone(|number| {
+            match packets.post(link, Packet::Withdraw { number }, None) {
+                Ok(Offered::Known) => Ok(()),
+                unsent => Err(unsent),
             }
+        });
+        if let Err(unsent) = withdrawn {
+            return unsent;
         }
-        self.allocations.withdrew_all(before);
         for allocation in named {
-            if self.allocations.knows(allocation) {
+            if allocations.knows(allocation) {
                 continue;
             }
-            if !self.allocations.has_room() {
+            if !allocations.has_room() {
                 return Err(CudaFault::Announced { limit: ALLOCATIONS }.into());
             }
-            let (packet, fd) = AnnouncedAllocations::announcement(allocation);
-            match self.post(link, packet, Some(fd))? {
-                Offered::Known => self.allocations.announced(allocation),
+            let (packet, fd) = allocation.announcement();
+            match packets.post(link, packet, Some(fd))? {
+                Offered::Known => allocations.announced(allocation),
                 unsent => return Ok(unsent),
             }
-            self.is_untold = true;
         }
-        Ok(if self.is_untold { Offered::Unannounced } else { Offered::Known })
+        let untold = packets.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(if untold.of_allocations { Offered::Unannounced } else { Offered::Known })
     }
 
     /// Announces the second ring of this side, of which a record tells next. Returns `false` if the socket takes no packet now.
@@ -192,7 +233,7 @@ impl AnnouncedSegments {
         let is_sent = link.post(&ring, &[fd])?;
         if is_sent {
             // The reader of that record reads all packets before the ring's.
-            self.packets_announced();
+            self.announce_packets();
         }
         Ok(is_sent)
     }
@@ -208,7 +249,7 @@ impl AnnouncedSegments {
             if enough(self) {
                 break;
             }
-            match self.post(link, Packet::Retire { segment }, None)? {
+            match self.packets.post(link, Packet::Retire { segment }, None)? {
                 Offered::Known => {
                     self.latest = [None; LATEST];
                     self.segments.remove(&segment);
@@ -216,17 +257,6 @@ impl AnnouncedSegments {
                 unsent => return Ok(unsent),
             }
         }
-        Ok(Offered::Known)
-    }
-
-    fn post(&mut self, link: &Link, packet: Packet, fd: Option<BorrowedFd<'_>>) -> Result<Offered> {
-        if self.unannounced >= UNANNOUNCED {
-            return Ok(Offered::Unannounced);
-        }
-        if !link.post(&packet, fd.as_slice())? {
-            return Ok(Offered::NoRoom);
-        }
-        self.unannounced += 1;
         Ok(Offered::Known)
     }
 

@@ -21,6 +21,7 @@ use crate::channel::metadata::Metadata;
 use crate::channel::segment_cache::{CachedSegment, SegmentCache};
 use crate::error::{Fault, Result, TensorFault};
 use crate::handshake::peer::{Peer, has_ended};
+use crate::link::LinkSocket;
 use crate::link::allocations::PassedAllocation;
 use crate::link::session::Session;
 use crate::pool::FrozenBlock;
@@ -96,6 +97,11 @@ impl LentRange {
     /// [`Fault::UnknownAllocation`]
     pub(crate) fn allocation(&self, number: u64) -> Result<Arc<PassedAllocation>, Fault> {
         self.segment.session.link.control_socket().allocation(number)
+    }
+
+    /// Returns the socket of the lender's link.
+    pub(crate) fn socket(&self) -> LinkSocket {
+        LinkSocket::new(self.segment.session.link.clone())
     }
 
     /// Returns the process that has lent it.

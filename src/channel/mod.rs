@@ -40,7 +40,7 @@ pub(crate) mod token;
 #[cfg(feature = "traces")]
 pub(crate) mod trace_context;
 
-pub use crate::link::{PassedAllocation, SharedAllocation};
+pub use crate::link::{LinkSocket, PassedAllocation, SharedAllocation};
 pub use attachment::LentRange;
 pub(crate) use attachment::{Attachment, Claims, SINGLE, SINGLE_LENS};
 pub(crate) use backlog::{Charged, SetAside};

@@ -10,9 +10,10 @@ use crate::cuda::library::is_ours;
 use crate::error::contain;
 
 /// The first and the longest sleep between two checks of running work.
-const PAUSE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
+pub(super) const PAUSE: (Duration, Duration) =
+    (Duration::from_micros(100), Duration::from_millis(20));
 
-/// An object that is to be freed or closed.
+/// An object that is to be dropped when nothing uses it.
 pub(super) trait Parked: Send {
     /// Returns whether nothing uses it any more, so that it can be dropped.
     fn is_over(&self) -> bool;
@@ -21,8 +22,8 @@ pub(super) trait Parked: Send {
 /// The number of objects that are not dropped yet.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Drops an object on that thread as soon as nothing uses it.
-pub(super) fn end(parked: impl Parked + 'static) {
+/// Frees or closes an object on that thread as soon as nothing uses it.
+pub(super) fn close(parked: impl Parked + 'static) {
     static CLOSER: OnceLock<Option<Sender<Box<dyn Parked>>>> = OnceLock::new();
     if !is_ours() {
         return std::mem::forget(parked);
@@ -40,9 +41,7 @@ pub(super) fn end(parked: impl Parked + 'static) {
     };
     if let Some(parked) = parked {
         tracing::warn!("no thread to close memory of GPUs: the thread that drops it waits");
-        wait(|| parked.is_over(), None);
-        drop(parked);
-        LEFT.fetch_sub(1, Ordering::Relaxed);
+        wait_and_drop(parked, &LEFT);
     }
 }
 
@@ -56,11 +55,29 @@ pub(super) fn wait_for_all(patience: Duration) {
     wait(|| left() == 0, Some(Instant::now() + patience));
 }
 
+/// Drops an object as soon as nothing uses it, where there is no thread that does.
+#[cold]
+pub(super) fn wait_and_drop(parked: Box<dyn Parked>, left: &AtomicUsize) {
+    wait(|| parked.is_over(), None);
+    drop(parked);
+    left.fetch_sub(1, Ordering::Release);
+}
+
 fn wait(done: impl Fn() -> bool, deadline: Option<Instant>) {
     let mut pause = PAUSE.0;
     while !done() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
         std::thread::sleep(pause);
         pause = (2 * pause).min(PAUSE.1);
+    }
+}
+
+/// Drops the objects that nothing uses.
+pub(super) fn drop_unused(parked: &mut Vec<Box<dyn Parked>>, left: &AtomicUsize) {
+    // The owner of adopted memory and a subscriber of traces are a user's code. The thread goes on if it panics.
+    let is_over = |parked: &mut Box<dyn Parked>| contain(|| parked.is_over()).unwrap_or(false);
+    for over in parked.extract_if(.., is_over) {
+        contain(|| drop(over));
+        left.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -72,11 +89,6 @@ fn run(from: &Receiver<Box<dyn Parked>>) {
         pause = if next.is_some() { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
         parked.extend(next);
         parked.extend(from.try_iter());
-        // The owner of adopted memory and a subscriber of traces are a user's code. The loop goes on if it panics.
-        let is_over = |parked: &mut Box<dyn Parked>| contain(|| parked.is_over()).unwrap_or(false);
-        for over in parked.extract_if(.., is_over) {
-            contain(|| drop(over));
-            LEFT.fetch_sub(1, Ordering::Relaxed);
-        }
+        drop_unused(&mut parked, &LEFT);
     }
 }

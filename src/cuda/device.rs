@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUstream, CUstreamCaptureMode, CUuuid,
 };
 
-use crate::cuda::library::{Code, Driver, is_ours};
+use crate::cuda::library::{Code, Driver, INVALID_VALUE, is_ours};
 use crate::error::{CudaFault, GpuUuid, Result};
 
 /// A GPU in its primary context, which the CUDA runtime, PyTorch and CuPy use, too. Handles are cheap to
@@ -156,14 +156,21 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// Returns whether its memory can be exported as file descriptors.
+    /// Returns whether its memory can be exported as file descriptors. A driver that does not know the question exports none.
     pub(super) fn exports_descriptors(&self) -> Result<bool> {
         let DeviceCore { driver, raw, .. } = &*self.inner;
-        let has = |which| attribute(driver, *raw, which).map(|value| value != 0);
+        let has = |which| attribute(driver, *raw, which).map(|value| value.unwrap_or(0) != 0);
         Ok(has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)?
             && has(
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
             )?)
+    }
+
+    /// Returns whether this process sees it under this number.
+    pub(super) fn is_at(&self, ordinal: c_int) -> Result<bool> {
+        let driver = self.inner.driver;
+        let Ok(ordinal) = u32::try_from(ordinal) else { return Ok(false) };
+        Ok(ordinal < count(driver)? && uuid_of(driver, raw(driver, ordinal)?)? == self.uuid())
     }
 
     /// Returns the calls by which its streams write and await words of 64 bits, `cuStreamWriteValue64` and
@@ -270,18 +277,20 @@ impl Drop for Left {
 impl DeviceCore {
     fn new(driver: &'static Driver, ordinal: u32) -> Result<Self> {
         let raw = raw(driver, ordinal)?;
-        let has = |which| attribute(driver, raw, which).map(|value| value != 0);
-        if !has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED)?
-            || !has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?
+        let has = |which, unknown| {
+            attribute(driver, raw, which).map(|value| value.map_or(unknown, |value| value != 0))
+        };
+        // A driver before CUDA 12 does not know the first question. Where it has no such events, making one fails.
+        if !has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, true)?
+            || !has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, false)?
         {
             return Err(CudaFault::NoIpc { ordinal }.into());
         }
         let (uuid, name, total) =
             (uuid_of(driver, raw)?, name_of(driver, raw)?, memory_of(driver, raw)?);
         let calls = driver.calls.cuStreamWriteValue64_v2.zip(driver.calls.cuStreamWaitValue64_v2);
-        // A driver without the calls does not know the attribute.
         let words = match calls {
-            Some(calls) => has(WORDS_OF_64_BITS)?.then_some(calls),
+            Some(calls) => has(WORDS_OF_64_BITS, false)?.then_some(calls),
             None => None,
         };
         let mut context = std::ptr::null_mut();
@@ -329,11 +338,15 @@ fn ordinal_of(driver: &Driver, uuid: GpuUuid) -> Result<Option<u32>> {
     Ok(None)
 }
 
-fn attribute(driver: &Driver, raw: CUdevice, which: CUdevice_attribute) -> Result<c_int> {
+/// Returns an attribute. `None`: the driver is older than the attribute.
+fn attribute(driver: &Driver, raw: CUdevice, which: CUdevice_attribute) -> Result<Option<c_int>> {
     let mut value = 0;
     // SAFETY: `value` has room for an int, and the device is the driver's.
     let code = unsafe { (driver.calls.cuDeviceGetAttribute)(&mut value, which, raw) };
-    driver.check("cuDeviceGetAttribute", code).map(|()| value)
+    match code {
+        INVALID_VALUE => Ok(None),
+        code => driver.check("cuDeviceGetAttribute", code).map(|()| Some(value)),
+    }
 }
 
 fn uuid_of(driver: &Driver, raw: CUdevice) -> Result<GpuUuid> {

@@ -1,37 +1,109 @@
 //! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::channel::{LentRange, PassedAllocation};
-use crate::cuda::closer::{self, Parked};
+use crate::channel::{LinkSocket, PassedAllocation};
+use crate::cuda::closer::Parked;
 use crate::cuda::device::Device;
-use crate::cuda::event::{Event, EventHandle};
+use crate::cuda::import::Import;
+use crate::cuda::lender::Lender;
+use crate::cuda::library::is_ours;
 use crate::cuda::memory::{HeldMemory, Memory, MemoryHandle};
-use crate::cuda::openings::Opening;
-use crate::cuda::stream::Stream;
+use crate::cuda::returner::{self, Until, Watch};
 use crate::error::{CudaFault, GpuUuid, Result};
-use crate::region::Lease;
 use crate::tensor::{GpuHandle, GpuLoan};
 
 /// Allocations that stay open without a view. A peer whose tensors come from more chunks than this pays for
 /// reopening them.
 const IDLE: usize = 64;
 
-/// Events of an allocation that stay open without a view: each tensor on its way has two.
-const EVENTS: usize = 1024;
-
 /// The link keeps it in its extension slot.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
-    open: Mutex<Open>,
+    open: Arc<Mutex<Open>>,
 }
 
-/// A count of the requests, and the open objects.
+/// The socket of a link, from which the peer's withdrawals are taken while the user's threads sleep.
+#[derive(Debug)]
+struct Withdrawals {
+    socket: LinkSocket,
+    /// Whether something else came, which the user's threads take, and withdrawals behind it.
+    is_left: AtomicBool,
+}
+
+impl Withdrawals {
+    fn new(socket: LinkSocket) -> Arc<Self> {
+        let withdrawals = Arc::new(Self { socket, is_left: AtomicBool::new(false) });
+        let watch: Weak<Self> = Arc::downgrade(&withdrawals);
+        returner::watch(watch);
+        withdrawals
+    }
+
+    /// Has the socket watched once more, if something else came before: it is read when another allocation is opened.
+    fn resume(&self) {
+        if self.is_left.swap(false, Ordering::Relaxed) {
+            returner::ring();
+        }
+    }
+}
+
+impl Watch for Withdrawals {
+    fn until(&self) -> Until {
+        match self.is_left.load(Ordering::Relaxed) {
+            true => Until::Rung,
+            false => Until::Readable(Arc::new(self.socket.clone())),
+        }
+    }
+
+    fn look(&self) -> bool {
+        if !self.socket.take_withdrawals() {
+            self.is_left.store(true, Ordering::Relaxed);
+        }
+        false
+    }
+}
+
+impl Drop for Withdrawals {
+    fn drop(&mut self) {
+        if is_ours() {
+            // The thread lets go of the socket.
+            returner::ring();
+        }
+    }
+}
+
+/// The end of an announced allocation, which is closed on a thread of its own: a link hears of it under locks.
+struct Withdrawn {
+    open: Weak<Mutex<Open>>,
+}
+
+impl Parked for Withdrawn {
+    fn is_over(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Withdrawn {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.upgrade() {
+            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another thread closes them.
+            open.imports.retain(|_, known| !known.is_withdrawn());
+        }
+    }
+}
+
+/// A count of the requests, the open objects, and the peer.
 #[derive(Debug, Default)]
 struct Open {
     now: u64,
     imports: HashMap<Key, Known>,
+    /// One for each GPU on which this process awaits words of the peer.
+    lenders: Vec<Arc<Lender>>,
+    /// While the peer's allocations are open that it can withdraw.
+    withdrawals: Option<Arc<Withdrawals>>,
 }
 
 /// An open object.
@@ -59,39 +131,6 @@ enum Key {
     Announced(Option<u64>),
 }
 
-/// Another process's allocation and the events of the tensors in it. While they are open, the peer ends none
-/// of them.
-#[derive(Debug)]
-pub(super) struct Import {
-    /// `None` during the drop.
-    open: Option<Opened>,
-}
-
-/// In the order in which they end.
-#[derive(Debug)]
-struct Opened {
-    /// An event of this process, recorded after the uses of the memory. This process never waits for the
-    /// peer's events or streams.
-    used: Mutex<Option<Event>>,
-    /// Unused events of this process.
-    spare: Mutex<Vec<Event>>,
-    events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
-    memory: HeldMemory,
-    _keeps: Keeps,
-}
-
-/// The loans that go back when everything is closed.
-#[derive(Debug)]
-#[expect(dead_code, reason = "nothing but their ends matters")]
-struct Keeps {
-    /// The loan of the mapping.
-    mapping: Option<LentRange>,
-    /// The loan of the bytes.
-    bytes: Option<Arc<GpuLoan>>,
-    /// A region's memory is in use as long as the region.
-    lease: Option<Lease>,
-}
-
 impl Imports {
     /// Returns the allocation that a tensor lies in.
     pub(super) fn memory(&self, device: &Device, loan: &Arc<GpuLoan>) -> Result<Arc<Import>> {
@@ -100,10 +139,8 @@ impl Imports {
         let mapping = loan.take_mapping();
         let place = &loan.place;
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let Open { now, imports: open } = &mut *memory;
+        let Open { now, imports: open, withdrawals, .. } = &mut *memory;
         *now += 1;
-        // Another thread closes them.
-        open.retain(|_, known| !known.is_withdrawn());
         let key = match place.memory {
             GpuHandle::Ipc(handle) => Key::Handle(place.device, handle),
             GpuHandle::Announced(_) => Key::Announced(loan.passed().map(|passed| passed.serial())),
@@ -124,13 +161,17 @@ impl Imports {
         // is closed. The loan of the bytes keeps it.
         let is_told = mapping.is_some();
         let bytes = (!is_told).then(|| loan.clone());
-        let import = Import::new(opened, Keeps { mapping, bytes, lease: None });
-        let import = Arc::new(import);
+        let import = Arc::new(Import::of_loans(opened, mapping, bytes));
         import.memory().holds(place.allocation)?;
         if !is_told {
             return Ok(import);
         }
         let passed = loan.passed().map(Arc::downgrade);
+        if let Some(passed) = loan.passed() {
+            let open = Arc::downgrade(&self.open);
+            passed.when_gone(move || returner::give_back(Withdrawn { open: open.clone() }));
+            withdrawals.get_or_insert_with(|| Withdrawals::new(loan.socket())).resume();
+        }
         open.insert(key, Known { last: *now, import: import.clone(), passed });
         let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
         if idle.clone().count() > IDLE {
@@ -139,6 +180,17 @@ impl Imports {
             oldest.and_then(|key| open.remove(&key));
         }
         Ok(import)
+    }
+
+    /// Returns the process that has lent a tensor, as the writer of words on this GPU.
+    pub(super) fn lender(&self, device: &Device, loan: &GpuLoan) -> Result<Arc<Lender>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = open.lenders.iter().find(|lender| lender.is_on(device)) {
+            return Ok(known.clone());
+        }
+        let lender = Lender::new(device, loan.life())?;
+        open.lenders.push(lender.clone());
+        Ok(lender)
     }
 }
 
@@ -149,95 +201,5 @@ fn open_memory(device: &Device, loan: &GpuLoan) -> Result<HeldMemory> {
         (_, Some(passed)) => Memory::import(device, passed).map(HeldMemory::Mapping),
         // A loan without the allocation that its place names does not come about.
         (_, None) => Err(CudaFault::NotAllocation.into()),
-    }
-}
-
-impl Import {
-    /// Returns the allocation of a region, which is in use as long as the region's lease.
-    pub(super) fn of_region(memory: Opening<Memory>, lease: Option<Lease>) -> Self {
-        Self::new(HeldMemory::Handle(memory), Keeps { mapping: None, bytes: None, lease })
-    }
-
-    fn new(memory: HeldMemory, keeps: Keeps) -> Self {
-        let (used, spare, events) = Default::default();
-        Self { open: Some(Opened { used, spare, events, memory, _keeps: keeps }) }
-    }
-
-    fn opened(&self) -> &Opened {
-        self.open.as_ref().expect("there until it is dropped")
-    }
-
-    pub(super) fn memory(&self) -> &Memory {
-        &self.opened().memory
-    }
-
-    /// Returns an event of the peer's.
-    pub(super) fn event(
-        &self,
-        device: &Device,
-        handle: EventHandle,
-    ) -> Result<Arc<Opening<Event>>> {
-        let events = &self.opened().events;
-        let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(event) = events.get(&handle) {
-            return Ok(event.clone());
-        }
-        let event = Arc::new(Event::open(device, handle)?);
-        if events.len() >= EVENTS {
-            events.retain(|_, event| Arc::strong_count(event) > 1);
-        }
-        events.insert(handle, event.clone());
-        Ok(event)
-    }
-
-    /// Returns an event of this process that is recorded after the work that `stream` has got so far.
-    pub(super) fn recorded(&self, stream: &Stream) -> Result<Event> {
-        let spare = self.spare().pop();
-        let event = spare.map_or_else(|| Event::private(stream.device()), Ok)?;
-        match event.record(stream) {
-            Ok(()) => Ok(event),
-            Err(error) => {
-                self.put_spare(event);
-                Err(error)
-            }
-        }
-    }
-
-    /// Puts an event of this process back.
-    pub(super) fn put_spare(&self, event: Event) {
-        self.spare().push(event);
-    }
-
-    fn spare(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.opened().spare.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records a use by `stream`. The allocation is not closed before that use is over.
-    pub(super) fn used_by(&self, stream: &Stream) -> Result<()> {
-        let mut used = self.opened().used.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = match &*used {
-            Some(event) => {
-                // One event stands for all uses.
-                event.hold_back(stream)?;
-                event
-            }
-            None => used.insert(Event::private(stream.device())?),
-        };
-        event.record(stream)
-    }
-}
-
-impl Parked for Opened {
-    fn is_over(&self) -> bool {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.as_ref().is_none_or(Event::is_over)
-    }
-}
-
-impl Drop for Import {
-    fn drop(&mut self) {
-        if let Some(opened) = self.open.take() {
-            closer::end(opened);
-        }
     }
 }

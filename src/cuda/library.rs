@@ -30,6 +30,8 @@ const OLDEST: i32 = 11_040;
 /// The result of a call: `CUDA_SUCCESS` or an error's number.
 pub(super) type Code = u32;
 
+/// `CUDA_ERROR_INVALID_VALUE`
+pub(super) const INVALID_VALUE: Code = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub(super) const OUT_OF_MEMORY: Code = 2;
 /// `CUDA_ERROR_NO_DEVICE`

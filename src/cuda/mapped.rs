@@ -110,7 +110,7 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// [`CudaFault::NotAllocation`]: it is none. [`CudaFault::WrongDevice`]: it lies on another GPU than the peer says.
+    /// [`CudaFault::NotAllocation`]: it is none. [`CudaFault::Driver`].
     fn import(device: &Device, passed: &PassedAllocation) -> Result<Self> {
         const CALL: &str = "cuMemImportFromShareableHandle";
         let driver = device.driver();
@@ -124,12 +124,7 @@ impl Handle {
             true => because(CudaFault::NotAllocation, error),
             false => error,
         })?;
-        // From here on dropping it releases it.
-        let handle = Self { device: device.clone(), raw };
-        if handle.location()? != Location::of(device) {
-            return Err(CudaFault::WrongDevice { said: passed.device() }.into());
-        }
-        Ok(handle)
+        Ok(Self { device: device.clone(), raw })
     }
 
     /// Returns the handle of the allocation that is mapped at an address, or `None` if none of `cuMemCreate` is.
@@ -146,11 +141,7 @@ impl Handle {
         }
     }
 
-    /// Returns where the allocation lies.
-    fn location(&self) -> Result<Location> {
-        self.properties().map(|properties| properties.location)
-    }
-
+    /// Returns what the allocation was made with. Its GPU's number there may be the number in the process that made it.
     fn properties(&self) -> Result<Properties> {
         let (driver, mut found) = (self.device.driver(), Properties::of(&self.device));
         let found_at = (&raw mut found).cast::<CUmemAllocationProp>();
@@ -204,6 +195,7 @@ impl Mapped {
         let _entered = device.enter()?;
         let handle = Handle::new(device, len)?;
         let mapped = Self::map(&handle, len)?;
+        mapped.give_access()?;
         Ok((mapped, handle.export()?))
     }
 
@@ -213,15 +205,24 @@ impl Mapped {
     ///
     /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::Driver`].
     pub(super) fn import(device: &Device, passed: &PassedAllocation) -> Result<Self> {
+        let short = CudaFault::ShortAllocation { claimed: passed.len() };
+        if passed.len() > device.total_memory() {
+            // No allocation of the GPU is so long, and this process may have no addresses for one.
+            return Err(short.into());
+        }
         let _entered = device.enter()?;
         let handle = Handle::import(device, passed)?;
-        Self::map(&handle, passed.len()).map_err(|error| {
+        let mapped = Self::map(&handle, passed.len()).map_err(|error| {
             // Its length is the only argument that is the peer's.
             let is_short = matches!(error.kind(),
                 ErrorKind::Cuda(CudaFault::Driver { call: MAP, code, .. }) if is_refusal(*code));
-            let fault = CudaFault::ShortAllocation { claimed: passed.len() };
-            if is_short { because(fault, error) } else { error }
-        })
+            if is_short { because(short, error) } else { error }
+        })?;
+        if !lies_on(device, mapped.start)? {
+            return Err(CudaFault::WrongDevice { said: passed.device() }.into());
+        }
+        mapped.give_access()?;
+        Ok(mapped)
     }
 
     fn map(handle: &Handle, len: u64) -> Result<Self> {
@@ -236,18 +237,35 @@ impl Mapped {
         let code = unsafe { (driver.calls.cuMemMap)(start, size, 0, handle.raw, 0) };
         driver.check(MAP, code)?;
         mapped.is_mapped = true;
-        let access = Access { location: Location::of(&handle.device), flags: READ_WRITE };
-        let asked = (&raw const access).cast::<CUmemAccessDesc>();
-        // SAFETY: the range is the mapping, and `access` has the bytes of one of the driver's.
-        let code = unsafe { (driver.calls.cuMemSetAccess)(start, size, asked, 1) };
-        driver.check("cuMemSetAccess", code)?;
         Ok(mapped)
+    }
+
+    /// Lets the GPU of the device read and write it.
+    fn give_access(&self) -> Result<()> {
+        let Self { device, start, len, .. } = self;
+        let access = Access { location: Location::of(device), flags: READ_WRITE };
+        let asked = (&raw const access).cast::<CUmemAccessDesc>();
+        let driver = device.driver();
+        // SAFETY: the range is the mapping, and `access` has the bytes of one of the driver's.
+        let code = unsafe { (driver.calls.cuMemSetAccess)(*start, *len as usize, asked, 1) };
+        driver.check("cuMemSetAccess", code)
     }
 
     /// Returns its address on the GPU.
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start
     }
+}
+
+/// Returns whether the memory at a mapped address lies on this GPU. The driver tells the GPU's number in this process.
+fn lies_on(device: &Device, at: CUdeviceptr) -> Result<bool> {
+    let (driver, mut ordinal): (_, c_int) = (device.driver(), -1);
+    let to = std::ptr::from_mut(&mut ordinal).cast();
+    let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    // SAFETY: `ordinal` has room for an int, which the number is. The address is mapped.
+    let code = unsafe { (driver.calls.cuPointerGetAttribute)(to, which, at) };
+    driver.check("cuPointerGetAttribute", code)?;
+    device.is_at(ordinal)
 }
 
 /// The call that knows the length of an allocation.
@@ -290,7 +308,7 @@ pub(super) fn find(device: &Device, at: CUdeviceptr) -> Result<Option<Found>> {
     let Some(handle) = Handle::retain(device, at)? else { return Ok(None) };
     let properties = handle.properties()?;
     let refuse = |why| Err(CudaFault::NotExportable { why }.into());
-    if properties.location != Location::of(device) {
+    if !lies_on(device, at)? {
         return refuse("it lies on another GPU");
     }
     if properties.handle_types & DESCRIPTOR == 0 {

@@ -14,7 +14,8 @@
 //!    the events and never waits for them: a peer that lies about its event keeps the memory that it was lent
 //!    and blocks nothing else.
 //! 3. No call waits for a GPU, except copies from and to the host, and `share` with [`Order::Synchronized`]. A separate
-//!    thread frees and closes memory, because the driver may wait within these calls.
+//!    thread frees and closes memory, because the driver may wait within these calls. Another one gives loans back, and
+//!    waits for no stream of a user or a peer.
 //! 4. Each object of the driver belongs to one Rust object, which makes its context current and ends it once.
 //!    An operation of several calls enters the context around all of them and restores the caller's.
 //! 5. The driver is loaded when the process asks for its first device. Without a driver each entry point
@@ -52,8 +53,10 @@ mod closer;
 mod device;
 mod draft;
 mod event;
+mod import;
 mod imports;
 mod ledger;
+mod lender;
 mod library;
 mod mapped;
 mod memory;
@@ -63,6 +66,7 @@ mod per_gpu;
 mod pool;
 mod region;
 mod retired;
+mod returner;
 mod returning;
 mod sharing;
 mod space;

@@ -70,8 +70,8 @@ impl PoolOptions {
         self
     }
 
-    /// Sets how many bytes the pool takes from the driver at most. A chunk with a file descriptor that the pool has freed does not
-    /// count, also while a peer has it mapped.
+    /// Sets how many bytes the pool takes from the driver at most. A chunk with a file descriptor that the pool has freed counts
+    /// until each peer that mapped it says that it has unmapped it, or has ended.
     pub fn quota(mut self, bytes: u64) -> Self {
         self.quota = bytes;
         self

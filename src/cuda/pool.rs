@@ -9,6 +9,7 @@ use crate::cuda::draft::Draft;
 use crate::cuda::library::is_ours;
 use crate::cuda::options::{Order, PoolOptions};
 use crate::cuda::retired::Retired;
+use crate::cuda::returner;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result, TensorFault};
@@ -58,7 +59,10 @@ impl Device {
     /// [`ErrorKind::Forked`] in a forked child.
     pub fn trim(&self) -> Result<usize> {
         self.driver().check_fork()?;
-        Ok(Retired::of(self).sweep() + closer::left())
+        let retired = Retired::of(self).sweep();
+        // A loan that goes back may leave memory to be closed, and counts until it has.
+        let returning = returner::left();
+        Ok(retired + returning + closer::left())
     }
 }
 
@@ -77,7 +81,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// - [`CudaFault::Exhausted`]: the quota is used up, and no free range is long enough.
+    /// - [`CudaFault::Exhausted`]: the quota is used up, perhaps by freed chunks that peers still have mapped, and no free
+    ///   range is long enough.
     /// - [`CudaFault::Driver`]: the GPU has no memory left or is broken.
     /// - [`CudaFault::OtherStream`]: the stream belongs to another GPU.
     /// - [`ErrorKind::Tensor`]: the shape is impossible.
@@ -158,7 +163,7 @@ impl Pool {
         Ok(draft)
     }
 
-    /// Returns the bytes that the pool has taken from the driver.
+    /// Returns the bytes that the pool has taken from the driver, and those of freed chunks that peers still have mapped.
     ///
     /// # Errors
     ///
@@ -167,7 +172,7 @@ impl Pool {
         self.store.used()
     }
 
-    /// Returns chunks to the driver that nobody uses and no peer has open.
+    /// Returns chunks to the driver that nobody uses and, where they travel as handles, no peer has open.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::cuda::device::Device;
-use crate::cuda::imports::Import;
+use crate::cuda::import::Import;
 use crate::cuda::memory::{Area, Memory};
 use crate::cuda::stream::{Stream, Until};
 use crate::cuda::view::GpuView;

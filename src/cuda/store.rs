@@ -44,6 +44,8 @@ struct Books {
     ledger: Ledger<Ticket, OwnEvent>,
     /// By the ledger's number.
     chunks: Vec<Option<Chunk>>,
+    /// Freed chunks that peers have open.
+    lingering: Vec<Lingering>,
     /// Bytes of chunks that are being made.
     coming: u64,
     /// The last value of a word.
@@ -58,6 +60,14 @@ struct Chunk {
     /// Of memory that another library allocated.
     adopted: Option<Adopted>,
     /// One for each borrower that knows the chunk. It comes back when the borrower has closed it.
+    exposed: Vec<Ticket>,
+}
+
+/// The memory of a freed chunk. The driver keeps it for the peers that have it open, so it counts as the pool's.
+#[derive(Debug)]
+struct Lingering {
+    len: u64,
+    /// One for each such peer.
     exposed: Vec<Ticket>,
 }
 
@@ -139,12 +149,13 @@ impl Parked for Chunk {
 
 /// Freed on a thread that may wait.
 fn free(chunks: Vec<Chunk>) {
-    chunks.into_iter().for_each(closer::end);
+    chunks.into_iter().for_each(closer::close);
 }
 
 impl Store {
     pub(super) fn new(device: &Device, terms: Terms) -> Self {
-        let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0, value: 0 };
+        let (ledger, chunks, lingering) = (Ledger::new(), Vec::new(), Vec::new());
+        let books = Books { ledger, chunks, lingering, coming: 0, value: 0 };
         let (books, made) = (Mutex::new(books), Condvar::new());
         Self { device: device.clone(), terms, books, made }
     }
@@ -178,7 +189,7 @@ impl Store {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes of all chunks.
+    /// Returns the bytes of all chunks, freed ones included that a peer has open.
     pub(super) fn used(&self) -> Result<u64> {
         self.device.driver().check_fork()?;
         Ok(self.books().bytes())
@@ -315,12 +326,17 @@ impl Store {
 impl Books {
     /// Collects returned memory. In the lending process.
     fn sweep(&mut self, device: &Device) {
-        let Self { ledger, chunks, .. } = self;
+        let Self { ledger, chunks, lingering, .. } = self;
         let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
-        Ticket::settle(ledger.tickets().chain(exposed));
+        let freed = lingering.iter().flat_map(|freed| &freed.exposed);
+        Ticket::settle(ledger.tickets().chain(exposed).chain(freed));
         for chunk in chunks.iter_mut().flatten() {
             chunk.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
         }
+        lingering.retain_mut(|freed| {
+            freed.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
+            !freed.exposed.is_empty()
+        });
         // Before the first query of an event, if there is one.
         let entered = OnceCell::new();
         ledger.sweep(Ticket::fate, |ticket, event| {
@@ -333,9 +349,10 @@ impl Books {
         });
     }
 
-    /// Returns the bytes of all chunks.
+    /// Returns the bytes of all chunks, freed ones included that a peer has open.
     fn bytes(&self) -> u64 {
-        self.chunks.iter().flatten().map(|chunk| chunk.memory.len()).sum()
+        let chunks = self.chunks.iter().flatten().map(|chunk| chunk.memory.len());
+        chunks.chain(self.lingering.iter().map(|freed| freed.len)).sum()
     }
 
     /// Returns the bytes of all chunks, those included that are being made.
@@ -359,7 +376,7 @@ impl Books {
 
     /// Takes out the chunks that nobody uses and that [may go](Chunk::may_go), as of the last [sweep](Self::sweep).
     fn drop_chunks(&mut self, order: Order) -> Vec<Chunk> {
-        let Self { ledger, chunks, .. } = self;
+        let Self { ledger, chunks, lingering, .. } = self;
         let mut freed = Vec::new();
         ledger.drop_chunks(|at| {
             let gone = chunks[at].take_if(|chunk| chunk.may_go(order));
@@ -367,6 +384,10 @@ impl Books {
             freed.extend(gone);
             is_gone
         });
+        for chunk in freed.iter_mut().filter(|chunk| !chunk.exposed.is_empty()) {
+            let (len, exposed) = (chunk.memory.len(), std::mem::take(&mut chunk.exposed));
+            lingering.push(Lingering { len, exposed });
+        }
         freed
     }
 

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use crate::cuda::device::Device;
 use crate::cuda::event::Event;
-use crate::cuda::imports::{Import, Imports};
+use crate::cuda::import::Import;
+use crate::cuda::imports::Imports;
+use crate::cuda::lender::AwaitedWord;
 use crate::cuda::library::{is_ours, is_refusal};
 use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
@@ -42,6 +44,8 @@ enum Source {
     Lent {
         /// The event of the lender's that is recorded after the last use. `None`: the loan goes back after it.
         done: Option<Arc<Opening<Event>>>,
+        /// The word that the stream awaits before it reads.
+        word: Option<Arc<AwaitedWord>>,
         import: Arc<Import>,
         loan: Arc<GpuLoan>,
     },
@@ -100,23 +104,24 @@ impl Device {
                 let imports = extension.ok_or(CudaFault::OnHost)?;
                 let foreign = |error| tell_of_namespace(error, loan);
                 let import = imports.memory(self, loan).map_err(foreign)?;
-                let done = match place.order {
+                let (done, word) = match place.order {
                     GpuOrder::Events { ready, done } => {
                         let ready = import.event(self, ready).map_err(foreign)?;
                         let done = import.event(self, done).map_err(foreign)?;
                         ready.hold_back(stream)?;
-                        Some(done)
+                        (Some(done), None)
                     }
                     GpuOrder::Word { offset, value } => {
-                        stream.await_word(import.memory().start() + offset, value)?;
-                        None
+                        let lender = imports.lender(self, loan)?;
+                        let word = lender.await_word((loan, &import), (offset, value), stream)?;
+                        (None, Some(word))
                     }
-                    GpuOrder::Synchronized => None,
+                    GpuOrder::Synchronized => (None, None),
                 };
                 // The place was checked when it came.
                 let start = import.memory().start() + place.offset;
                 let area = Area { start, len: place.len as usize };
-                (area, Source::Lent { loan: loan.clone(), import, done })
+                (area, Source::Lent { loan: loan.clone(), import, word, done })
             }
         };
         let (dtype, shape) = (tensor.dtype(), *tensor.shape());
@@ -263,19 +268,51 @@ impl GpuView {
         Tensor::from_bytes(self.dtype, self.shape, &bytes)
     }
 
+    /// Checks that the bytes which the work of [`stream`](Self::stream) has read so far were written. A caller asks when
+    /// that work is done: [`Stream::synchronize`] does not wait for a dead owner for ever, and the stream goes on over
+    /// bytes that nobody has written. Copies to the host check by themselves.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::PeerDied`]: the owner's process ended before its writer was done. With
+    ///   [`Order::Events`](crate::cuda::Order::Events): it has ended, and nothing tells whether its writer was done.
+    /// - [`CudaFault::Driver`]: the driver does not tell.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn read(view: slipring::cuda::GpuView, launch: fn(u64, &slipring::cuda::Stream)) -> slipring::Result<()> {
+    /// launch(view.device_ptr(), view.stream());
+    /// view.stream().synchronize()?;
+    /// view.check()?; // what the kernel has read came from the writer
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn check(&self) -> Result<()> {
+        match &self.source {
+            Source::Lent { word: Some(word), .. } => word.check(),
+            Source::Lent { done: Some(_), loan, .. } if loan.lender_ended() => {
+                Err(ErrorKind::PeerDied.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for the stream's work here: a copy would wait within the driver without a limit.
     fn wait(&self, until: Option<Until>) -> Result<()> {
         self.stream.check_capture()?;
         self.stream.synchronize_while(until, || match &self.source {
-            Source::Lent { loan, .. } if loan.lender_ended() => Err(ErrorKind::PeerDied.into()),
+            Source::Lent { loan, .. } if loan.lender_ended() => self.check(),
             _ => Ok(()),
-        })
+        })?;
+        self.check()
     }
 
     /// Exports the tensor to another library by DLPack, read-only and without a copy. That library uses it on
     /// [`stream`](Self::stream), as its own protocol says: PyTorch calls `__dlpack__(stream)`, and the caller
     /// opens the tensor for the stream that PyTorch names. The loan goes back when the library calls the
-    /// deleter, after the work that the stream has got by then.
+    /// deleter, after the work that the stream has got by then. Nothing tells that library of an owner that died before its
+    /// writer was done: a caller to whom that matters keeps a second view and [checks](Self::check) it afterwards.
     ///
     /// # Errors
     ///
@@ -324,10 +361,10 @@ impl GpuView {
     fn end(&self) -> Result<()> {
         match &self.source {
             Source::Own(_) => Ok(()),
-            Source::Lent { loan, import, done: None } => {
-                returning::give_back((loan, import), &self.stream)
+            Source::Lent { loan, import, word, done: None } => {
+                returning::give_back((loan, import), word.as_ref(), &self.stream)
             }
-            Source::Lent { loan, import, done: Some(done) } => {
+            Source::Lent { loan, import, done: Some(done), .. } => {
                 let mut ended = loan.ended();
                 // An earlier view's use ends first, because one event stands for both.
                 let chained = if *ended { done.hold_back(&self.stream) } else { Ok(()) };
@@ -342,7 +379,9 @@ impl GpuView {
     /// Leaks the loan: the stream's work may run forever, so nobody gets the memory back or closes it.
     fn keep(&self) {
         match &self.source {
-            Source::Lent { loan, import, .. } => std::mem::forget((loan.clone(), import.clone())),
+            Source::Lent { loan, import, word, .. } => {
+                std::mem::forget((loan.clone(), import.clone(), word.clone()));
+            }
             Source::Region(import) => std::mem::forget(import.clone()),
             Source::Own(_) => {}
         }

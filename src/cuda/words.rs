@@ -7,12 +7,38 @@
 //! ```
 //!
 //! A word lies behind all ranges, so no bytes of a tensor ever stand in it. It only rises, and a range that is used again
-//! has a higher value than before.
+//! has a higher value than before. When the writer's process has ended before it wrote a value, a reader writes one in its
+//! place that is higher by [`UNWRITTEN`].
 
 use crate::cuda::space::ALIGNMENT;
 
 /// Bytes of a word.
 pub(super) const WORD: u64 = 8;
+
+/// How much more than its value a word has whose writer ended before. The comparison of `CU_STREAM_WAIT_VALUE_GEQ` is that of
+/// signed differences (`cuda.h`), for which this is more, and half of the most.
+pub(super) const UNWRITTEN: u64 = 1 << 62;
+
+/// What a reader finds in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The value is not written.
+    Less,
+    /// The value is written, or a later one.
+    Value,
+    /// A reader has written it in place of the writer, who has ended.
+    Unwritten,
+}
+
+/// Returns what a word says of a value that is awaited.
+pub(super) fn found(word: u64, value: u64) -> Found {
+    // As the driver compares them. A writer counts its values from 1 and gets nowhere near half of the difference.
+    match word.wrapping_sub(value) as i64 {
+        ..0 => Found::Less,
+        more if more < UNWRITTEN as i64 / 2 => Found::Value,
+        _ => Found::Unwritten,
+    }
+}
 
 /// Bytes of a range and of its word.
 const BOTH: u64 = ALIGNMENT + WORD;

@@ -103,8 +103,8 @@ pub enum CudaFault {
         /// The UUID that the peer says.
         said: GpuUuid,
     },
-    /// The driver cannot map as many bytes of the peer's allocation as the peer says: it is shorter. The source says
-    /// what the driver said.
+    /// The peer's allocation has fewer bytes than the peer says: the driver cannot map so many, and the source says what the
+    /// driver said, or the whole GPU has fewer.
     #[error("the peer's allocation has fewer than {claimed} bytes, as the peer says")]
     ShortAllocation {
         /// Its length in bytes, as the peer says.

@@ -6,19 +6,22 @@
 //! ```
 //!
 //! 1. A number names one allocation and is never used for another one. The owner withdraws an allocation when it has
-//!    freed its own mapping; no record names it then.
+//!    freed its own mapping; no record names it then. Whichever thread drops the allocation sends the packet, or leaves it
+//!    to the link's sender where the socket takes none.
 //! 2. The peer's descriptor stays open until the peer withdraws it or the link ends, and as long as a tensor keeps it.
 //! 3. The number of a peer's allocations has a limit, and each descriptor is charged to the link's account.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::account::{Account, Charge, Resource};
 use crate::error::{Fault, GpuUuid, Result};
 use crate::handshake::packet::Packet;
 use crate::handshake::untrusted::UntrustedFd;
+use crate::shm::fork::Generation;
 
 /// The most allocations of one peer that a side keeps. Part of the wire format.
 pub(crate) const ALLOCATIONS: usize = 1024;
@@ -29,9 +32,6 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// How many allocations peers have passed to this process.
 static PASSED: AtomicU64 = AtomicU64::new(0);
 
-/// How many of this process's allocations are gone.
-static GONE: AtomicU64 = AtomicU64::new(0);
-
 /// An allocation of this process, whose descriptor peers get.
 #[derive(Debug)]
 pub struct SharedAllocation {
@@ -39,12 +39,17 @@ pub struct SharedAllocation {
     len: u64,
     device: GpuUuid,
     fd: OwnedFd,
+    known_by: Mutex<Vec<Weak<AnnouncedAllocations>>>,
+    /// The process that made it.
+    generation: Option<Generation>,
 }
 
 impl SharedAllocation {
     /// Returns an allocation of `len` bytes on a GPU, a multiple of 2 MiB, with a number of its own.
     pub fn new(device: GpuUuid, len: u64, fd: OwnedFd) -> Self {
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), len, device, fd }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (known_by, generation) = (Mutex::default(), Generation::current().ok());
+        Self { number, len, device, fd, known_by, generation }
     }
 
     /// Returns its number, by which places name it.
@@ -52,69 +57,100 @@ impl SharedAllocation {
         self.number
     }
 
-    fn packet(&self) -> Packet {
-        Packet::Allocation { number: self.number, len: self.len, device: self.device.0 }
+    /// Returns the packet that announces it, with the descriptor that goes along.
+    pub(crate) fn announcement(&self) -> (Packet, BorrowedFd<'_>) {
+        let Self { number, len, device, .. } = *self;
+        (Packet::Allocation { number, len, device: device.0 }, self.fd.as_fd())
+    }
+
+    fn known_by(&self) -> MutexGuard<'_, Vec<Weak<AnnouncedAllocations>>> {
+        self.known_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for SharedAllocation {
     fn drop(&mut self) {
-        GONE.fetch_add(1, Ordering::Relaxed);
+        // A forked child shares the sockets, and may find the locks taken forever.
+        if !self.generation.as_ref().is_some_and(Generation::is_current) {
+            return;
+        }
+        for peer in std::mem::take(&mut *self.known_by()).iter().filter_map(Weak::upgrade) {
+            peer.allocation_is_gone(self.number);
+        }
     }
 }
 
+/// The way by which a thread sends a peer the withdrawal of a number. It returns whether the socket has taken it.
+type Withdraw = Box<dyn Fn(u64) -> bool + Send + Sync>;
+
 /// The allocations of this process that one peer knows.
-#[derive(Debug, Default)]
 pub(crate) struct AnnouncedAllocations {
-    known: HashMap<u64, Weak<SharedAllocation>>,
-    /// The count of gone allocations at the last look for those to withdraw.
-    gone: u64,
+    state: Mutex<AnnouncedState>,
+    withdraw: Withdraw,
+}
+
+#[derive(Debug, Default)]
+struct AnnouncedState {
+    known: HashSet<u64>,
+    /// Those of the known ones that are gone.
+    gone: Vec<u64>,
 }
 
 impl AnnouncedAllocations {
+    /// Returns the allocations of a peer that `withdraw` reaches: none.
+    pub(crate) fn new(withdraw: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), withdraw: Box::new(withdraw) })
+    }
+
     /// Returns whether the peer knows an allocation.
     pub(crate) fn knows(&self, allocation: &SharedAllocation) -> bool {
-        self.known.contains_key(&allocation.number)
+        self.state().known.contains(&allocation.number)
     }
 
     /// Returns whether the peer may get one more.
     pub(crate) fn has_room(&self) -> bool {
-        self.known.len() < ALLOCATIONS
-    }
-
-    /// Returns the numbers of the known allocations that are gone.
-    pub(crate) fn gone(&self) -> Vec<u64> {
-        if self.gone == GONE.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
-        let gone = self.known.iter().filter(|(_, known)| known.strong_count() == 0);
-        gone.map(|(number, _)| *number).collect()
-    }
-
-    /// Notes that all of the [gone](Self::gone) ones up to now are withdrawn. `before` is [`count_gone`] from before the look.
-    pub(crate) fn withdrew_all(&mut self, before: u64) {
-        self.gone = before;
-    }
-
-    /// Notes that an allocation is withdrawn.
-    pub(crate) fn withdrew(&mut self, number: u64) {
-        self.known.remove(&number);
-    }
-
-    /// Returns the packet that announces an allocation, with the descriptor that goes along.
-    pub(crate) fn announcement(allocation: &SharedAllocation) -> (Packet, BorrowedFd<'_>) {
-        (allocation.packet(), allocation.fd.as_fd())
+        self.state().known.len() < ALLOCATIONS
     }
 
     /// Notes that an allocation is announced.
-    pub(crate) fn announced(&mut self, allocation: &Arc<SharedAllocation>) {
-        self.known.insert(allocation.number, Arc::downgrade(allocation));
+    pub(crate) fn announced(self: &Arc<Self>, allocation: &SharedAllocation) {
+        self.state().known.insert(allocation.number);
+        let mut known_by = allocation.known_by();
+        known_by.retain(|peer| peer.strong_count() > 0);
+        known_by.push(Arc::downgrade(self));
+    }
+
+    /// Withdraws the allocations that are gone, one by one, until `post` sends no packet.
+    pub(crate) fn withdraw_gone<E>(
+        &self,
+        mut post: impl FnMut(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut state = self.state();
+        while let Some(&number) = state.gone.last() {
+            post(number)?;
+            state.gone.pop();
+            state.known.remove(&number);
+        }
+        Ok(())
+    }
+
+    /// Notes that an allocation is gone, and withdraws it if the socket takes the packet now.
+    fn allocation_is_gone(&self, number: u64) {
+        self.state().gone.push(number);
+        // What it does not take waits for the sender's next tensor in an allocation.
+        let _ = self.withdraw_gone(|number| if (self.withdraw)(number) { Ok(()) } else { Err(()) });
+    }
+
+    fn state(&self) -> MutexGuard<'_, AnnouncedState> {
+        // Every step leaves the table consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns how many of this process's allocations are gone.
-pub(crate) fn count_gone() -> u64 {
-    GONE.load(Ordering::Relaxed)
+impl fmt::Debug for AnnouncedAllocations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnnouncedAllocations").field(&self.state).finish()
+    }
 }
 
 /// An allocation of a peer. Whoever opens it checks with the driver what the peer says of it.
@@ -125,7 +161,17 @@ pub struct PassedAllocation {
     len: u64,
     device: GpuUuid,
     fd: UntrustedFd,
+    listener: OnceLock<Listener>,
     _charge: Charge,
+}
+
+/// What hears of the end of an allocation.
+struct Listener(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
 }
 
 impl PassedAllocation {
@@ -150,6 +196,22 @@ impl PassedAllocation {
     }
 }
 
+impl PassedAllocation {
+    /// Has `listener` called when the peer has withdrawn the allocation and no tensor keeps it, or when the link has ended.
+    /// The call comes on any thread, under locks of the link, and once. The first listener stays the only one.
+    pub fn when_gone(&self, listener: impl Fn() + Send + Sync + 'static) {
+        let _ = self.listener.set(Listener(Box::new(listener)));
+    }
+}
+
+impl Drop for PassedAllocation {
+    fn drop(&mut self) {
+        if let Some(Listener(listener)) = self.listener.get() {
+            listener();
+        }
+    }
+}
+
 /// The descriptor, of whatever the peer has sent.
 impl AsFd for PassedAllocation {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -168,6 +230,11 @@ impl PassedAllocations {
     /// Returns the allocations of a link with this account: none.
     pub(crate) fn new(account: Arc<Account>) -> Self {
         Self { account, known: HashMap::new() }
+    }
+
+    /// Returns whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
     }
 
     /// Adds the allocation of a packet.
@@ -192,7 +259,8 @@ impl PassedAllocations {
         }
         let _charge = self.account.charge(Resource::Descriptors, 1)?;
         let serial = PASSED.fetch_add(1, Ordering::Relaxed);
-        let passed = PassedAllocation { serial, len, device, fd, _charge };
+        let listener = OnceLock::new();
+        let passed = PassedAllocation { serial, len, device, fd, listener, _charge };
         self.known.insert(number, Arc::new(passed));
         Ok(())
     }

@@ -327,10 +327,10 @@ impl ControlSocket {
         self.passed.admit(limit);
     }
 
-    /// Reads the socket if this side admits descriptors of the user's: those that no record ever names would fill its
-    /// queue. Returns whether packets may be left.
+    /// Reads the socket if this side admits descriptors of the user's, those of which that no record ever names would fill its
+    /// queue, or if the peer has announced allocations, which it may withdraw. Returns whether packets may be left.
     pub(crate) fn take_in(&mut self, socket: &OwnedFd) -> Result<bool> {
-        if !self.passed.is_open() {
+        if !self.passed.is_open() && self.allocations.is_empty() {
             return Ok(false);
         }
         self.begin_look();
@@ -473,6 +473,26 @@ impl ControlSocket {
         let leaves = self.data_left > 0;
         self.data_left = self.data_left.saturating_sub(1);
         self.take_until(socket, || leaves && !is_next_other(socket, Packet::Wake(Reason::Data)))
+    }
+
+    /// Takes the withdrawals that come next, for halves that sleep. Returns whether something else comes then, which the halves
+    /// take. That is so for a number that is not known, too: a peer cannot keep the caller busy with them. A thread that serves
+    /// several peers reads its sockets itself.
+    pub(crate) fn take_withdrawals(&mut self, socket: &OwnedFd) -> Result<bool> {
+        if self.share.is_some() {
+            return Ok(true);
+        }
+        loop {
+            let mut bytes = [0; PACKET];
+            let Some(len) = socket::peek(socket, &mut bytes) else { return Ok(false) };
+            match Packet::decode(&bytes[..len]) {
+                Ok(Packet::Withdraw { number }) if self.allocations.get(number).is_some() => {}
+                _ => return Ok(true),
+            }
+            if !self.take_one(socket)? {
+                return Ok(false);
+            }
+        }
     }
 
     /// Takes packets until there are none, or `stop` returns true. Returns `false` if the share of time was spent before.

@@ -46,14 +46,24 @@ impl LinkSocket {
         noted.map_err(|error| self.link.fail(error))
     }
 
-    /// Reads the socket if this side admits descriptors: those that no record ever names would fill its queue. Returns
-    /// whether more may be there. The caller polls the receiving half next in any case.
+    /// Reads the socket if this side admits descriptors, or the peer may withdraw allocations. Returns whether more may be
+    /// there. The caller polls the receiving half next in any case.
     pub(crate) fn take_in(&self) -> bool {
         if !self.is_alive() {
             return false;
         }
         let taken = self.link.control_socket().take_in(self.link.socket());
         taken.map_err(|error| self.link.fail(error)).unwrap_or(false)
+    }
+
+    /// Takes withdrawals of allocations that come next, while the halves may sleep. Returns `false` if something else comes
+    /// next, or the end: the halves read that, and withdrawals behind it.
+    pub fn take_withdrawals(&self) -> bool {
+        if !self.is_alive() {
+            return false;
+        }
+        let taken = self.link.control_socket().take_withdrawals(self.link.socket());
+        taken.map_err(|error| self.link.fail(error)).is_ok_and(|is_other| !is_other)
     }
 
     pub(crate) fn is_alive(&self) -> bool {

@@ -14,7 +14,9 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::channel::{ExtensionSlot, LentRange, PassedAllocation, Sender, SharedAllocation};
+use crate::channel::{
+    ExtensionSlot, LentRange, LinkSocket, PassedAllocation, Sender, SharedAllocation,
+};
 use crate::error::{Error, Fault, GpuUuid, Result, TensorFault};
 use crate::handshake::has_ended;
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
@@ -379,6 +381,16 @@ impl GpuLoan {
     /// Returns whether the lender's process has ended.
     pub fn lender_ended(&self) -> bool {
         self.bytes.lender_ended()
+    }
+
+    /// Returns the socket of the lender's link.
+    pub fn socket(&self) -> LinkSocket {
+        self.bytes.socket()
+    }
+
+    /// Returns the pidfd of the lender's process. `None` where the kernel gives none for it.
+    pub fn life(&self) -> Option<Arc<OwnedFd>> {
+        self.bytes.lender().life()
     }
 
     /// Returns the first namespace of these that this process and the lender do not share.

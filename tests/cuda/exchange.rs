@@ -619,6 +619,8 @@ fn links_that_come_and_go_leave_nothing_with_a_tensor_that_stays() {
             wait_until("all is closed", || {
                 settled() && crate::support::census::descriptors() <= before
             });
+            drop((tensor, pool));
+            is_closed(&device);
         });
         cuda.was_used_well();
     }

@@ -5,10 +5,10 @@
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
-use slipring::Options;
 use slipring::cuda::Device;
 use slipring::error::{CudaFault, Fault, GpuUuid, TensorFault};
 use slipring::tensor::{GpuHandle, GpuOrder, GpuPlace};
+use slipring::{Connection, Options};
 
 use crate::errors::{TICKET, description, post};
 use crate::support::census::descriptors;
@@ -161,6 +161,9 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
         let not = CudaFault::NotAllocation;
         let hidden = GpuUuid([9; 16]);
         let short = CudaFault::ShortAllocation { claimed: 4 * MIB };
+        // More than the GPU has, and the most that the wire allows.
+        let more = device.total_memory().next_multiple_of(2 * MIB) + 2 * MIB;
+        let most = 1 << 48;
         // What it is, where it is said to be, how long it is said to be, and the error.
         let mut lies: Vec<(OwnedFd, GpuUuid, u64, CudaFault)> = vec![
             (memfd(), uuid, 2 * MIB, not.clone()),
@@ -169,7 +172,9 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
             (file("/proc/self"), uuid, 2 * MIB, not.clone()),
             (socket.into(), uuid, 2 * MIB, not.clone()),
             (pipe, uuid, 2 * MIB, not.clone()),
-            (allocate(0, 2 << 20), uuid, 4 * MIB, short),
+            (allocate(0, 2 << 20), uuid, 4 * MIB, short.clone()),
+            (allocate(0, 2 << 20), uuid, more, CudaFault::ShortAllocation { claimed: more }),
+            (allocate(0, 2 << 20), uuid, most, CudaFault::ShortAllocation { claimed: most }),
             (allocate(0, 2 << 20), hidden, 2 * MIB, CudaFault::HiddenDevice { is: hidden }),
         ];
         if Device::count().unwrap() > 1 {
@@ -184,10 +189,7 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
             for _ in 0..2 {
                 let refused = device.open(&tensor, &stream).unwrap_err();
                 let is_told = std::error::Error::source(&refused).is_some();
-                let by_driver = matches!(
-                    expected,
-                    CudaFault::NotAllocation | CudaFault::ShortAllocation { .. }
-                );
+                let by_driver = expected == not || expected == short;
                 assert_eq!(is_told, by_driver, "{refused:?}");
                 assert_eq!(cuda_fault::<()>(Err(refused)), expected);
             }
@@ -237,6 +239,54 @@ fn a_number_that_comes_again_names_another_allocation() {
         assert_ne!(views[0].device_ptr(), views[1].device_ptr());
         drop((views, link, peer));
         is_closed(&device);
+    });
+    cuda.was_used_well();
+}
+
+#[test]
+fn a_flood_of_withdrawals_is_left_to_the_receiver_that_sleeps() {
+    const TEST: &str = "a_flood_of_withdrawals_is_left_to_the_receiver_that_sleeps";
+    let cuda = FakeCuda::new();
+    alone(TEST, &cuda, || {
+        let device = device();
+        let stream = device.stream().unwrap();
+        let mut stage = Stage::new(Options::new());
+        let (mut link, mut peer) = stage.link();
+        peer.send_segment(1, 1 << 20);
+        let uuid = device.uuid();
+        let open = |link: &mut Connection, peer: &mut RawPeer, at: u32| {
+            let number = u64::from(at);
+            announce(peer, &allocation_packet(number, 2 * MIB, uuid.0), &[allocate(0, 2 << 20)]);
+            let two = TWO.map(|lent| Lent { slot: lent.slot + 2 * at, ..lent });
+            post(peer, &two, &description(&place(uuid, number, 2 * MIB)));
+            device.to_host(&recv(link), &stream).unwrap();
+        };
+        let returned = |peer: &RawPeer, at: usize| {
+            peer.theirs().load(raw::RETURNS + 8 * (2 * at + 1)) == TWO[1].generation
+        };
+        // Nobody calls the link, and the memory is unmapped.
+        open(&mut link, &mut peer, 0);
+        raw::send(&peer.socket, &withdraw_packet(0), &[]).unwrap();
+        wait_until("the mapping is back", || returned(&peer, 0));
+        // Numbers that nobody knows wait for the receiver, and the known one behind them.
+        open(&mut link, &mut peer, 1);
+        for number in [99, 99, 1] {
+            raw::send(&peer.socket, &withdraw_packet(number), &[]).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!returned(&peer, 1), "somebody has read them");
+        open(&mut link, &mut peer, 2);
+        wait_until("the mapping is back", || returned(&peer, 1));
+        drop((link, peer));
+        is_closed(&device);
+        // A thread of its own closes what came from a peer.
+        let is_allocation = |entry: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_link(entry.unwrap().path())
+                .is_ok_and(|path| path.to_string_lossy().starts_with("/memfd:fake-cuda"))
+        };
+        wait_until("all descriptors are closed", || {
+            !std::fs::read_dir("/proc/self/fd").unwrap().any(is_allocation)
+        });
     });
     cuda.was_used_well();
 }

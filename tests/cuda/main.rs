@@ -11,5 +11,7 @@ mod exchange;
 mod fake;
 mod fake_misuse;
 mod forged;
+mod hangs;
+mod quotas;
 #[path = "../support/mod.rs"]
 mod support;

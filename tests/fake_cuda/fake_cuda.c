@@ -76,6 +76,7 @@ __attribute__((constructor)) static void load(void)
     settings.devices = number_of("FAKE_CUDA_DEVICES", 1);
     if (settings.devices > 16)
         settings.devices = 16;
+    settings.attributes = number_of("FAKE_CUDA_ATTRIBUTES", 200);
     settings.version = number_of("FAKE_CUDA_VERSION", 13000);
     settings.bytes = number_of("FAKE_CUDA_BYTES", 4L << 30);
     settings.stuck = number_of("FAKE_CUDA_STUCK", 0) != 0;
@@ -317,7 +318,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
     CUresult code = enter_device("cuDeviceGetAttribute", device);
     arg("%d", attribute);
-    if (code == SUCCESS && (!value || attribute < 1 || attribute > 200))
+    if (code == SUCCESS && (!value || attribute < 1 || attribute > settings.attributes))
         code = INVALID_VALUE;
     if (code == SUCCESS) {
         switch (attribute) {

@@ -16,6 +16,7 @@
  *   FAKE_CUDA_DEVICES    how many devices (1)
  *   FAKE_CUDA_UUID       UUID of the first, 32 hex digits; the last byte of the next is one more
  *   FAKE_CUDA_VERSION    of the driver (13000)
+ *   FAKE_CUDA_ATTRIBUTES the last attribute of devices that the driver knows (200)
  *   FAKE_CUDA_BYTES      memory of a device; each process has as much for itself (4 GiB)
  *   FAKE_CUDA_DELAY_US   how long a stream waits before each copy, memset and record (0)
  *   FAKE_CUDA_STUCK      1: what a process had recorded when it died is never over (0)
@@ -99,7 +100,7 @@ struct context {
 };
 
 extern struct settings {
-    int devices, version;
+    int devices, version, attributes;
     struct timespec delay;
     bool stuck;
     size_t bytes;

@@ -22,7 +22,7 @@ enum { PINNED = 1, POSIX_FD = 1, DEVICE = 1 };
 
 struct label {
     uint64_t magic, number, size;
-    uint32_t pid;
+    uint32_t pid, device; /* in the process that made it */
     unsigned char uuid[16];
 };
 static const uint64_t LABEL = 0x6d6d762d656b6166;
@@ -33,7 +33,7 @@ struct allocation {
     struct label label;
     struct context *context; /* where its bytes count, which they do not of what is imported */
     int fd;
-    int device;
+    int device; /* in this process */
     bool exportable;
     bool released;
     int retained; /* handles beside the first one */
@@ -149,7 +149,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (code == SUCCESS && size > settings.bytes - context->used)
         code = OUT_OF_MEMORY;
     if (code == SUCCESS) {
-        struct label label = {.magic = LABEL, .number = next_number(), .size = size, .pid = me >> 32};
+        struct label label = {.magic = LABEL, .number = next_number(), .size = size, .pid = me >> 32,
+                              .device = prop->location.id};
         memcpy(label.uuid, context->uuid, 16);
         struct allocation *allocation = NULL;
         int fd = memfd_create("fake-cuda", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -218,7 +219,17 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return leave(code);
 }
 
-enum { MAPPING_SIZE = 18, MAPPING_BASE_ADDR = 19 };
+enum { DEVICE_ORDINAL = 9, MAPPING_SIZE = 18, MAPPING_BASE_ADDR = 19 };
+
+static int device_at(const struct memory *memory)
+{
+    if (memory->context)
+        return memory->context->device;
+    struct mapping *mapping = mappings;
+    while (mapping->base != memory->base)
+        mapping = mapping->next;
+    return mapping->allocation->device;
+}
 
 CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 {
@@ -226,15 +237,18 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
     arg("%d", attribute);
     arg_memory(pointer);
     struct memory *memory = find_memory(pointer);
+    bool of_mapping = attribute == MAPPING_SIZE || attribute == MAPPING_BASE_ADDR;
     if (code == SUCCESS
-        && (!data || !memory || memory->kind != MAPPED || (attribute != MAPPING_SIZE && attribute != MAPPING_BASE_ADDR)))
+        && (!data || !memory || (of_mapping ? memory->kind != MAPPED : attribute != DEVICE_ORDINAL)))
         code = INVALID_VALUE;
-    if (code == SUCCESS)
+    if (code == SUCCESS && of_mapping)
         *(uint64_t *)data = attribute == MAPPING_SIZE ? memory->size : memory->base;
+    else if (code == SUCCESS)
+        *(int *)data = device_at(memory);
     return leave(code);
 }
 
-/* It tells the device and the kinds of handles, and not the length. */
+/* It tells the kinds of handles, and not the length; and the device by its number where the allocation was made. */
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
     CUresult code = enter("cuMemGetAllocationPropertiesFromHandle", INIT);
@@ -243,7 +257,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
         code = INVALID_VALUE;
     if (code == SUCCESS)
         *prop = (CUmemAllocationProp){.type = PINNED, .requestedHandleTypes = allocation->exportable ? POSIX_FD : 0,
-                                      .location = {DEVICE, allocation->device}};
+                                      .location = {DEVICE, allocation->label.device}};
     return leave(code);
 }
 

@@ -108,6 +108,11 @@ impl FakeCuda {
         self.with("FAKE_CUDA_VERSION", version)
     }
 
+    /// The last attribute of devices that the driver knows: 124 before CUDA 12.
+    pub fn attributes(self, last: u32) -> Self {
+        self.with("FAKE_CUDA_ATTRIBUTES", last)
+    }
+
     /// Memory of each device, in each process.
     pub fn bytes(self, bytes: u64) -> Self {
         self.with("FAKE_CUDA_BYTES", bytes)

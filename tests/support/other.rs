@@ -112,6 +112,12 @@ impl Other {
         }
     }
 
+    /// Stops the other process until somebody kills it.
+    pub fn stop(&self) {
+        // SAFETY: sends a signal to a child that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.pid() as libc::pid_t, libc::SIGSTOP) }, 0);
+    }
+
     /// Kills the other process as it stands.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();

@@ -192,8 +192,8 @@ impl Sender {
     pub(crate) fn announce_packets(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
         let header = Header::new(Kind::Packets, 0);
         self.room_in_ring(header, patience)?;
+        self.announced.announce_packets();
         self.producer.publish(header);
-        self.announced.packets_announced();
         self.announce()?;
         Ok(())
     }

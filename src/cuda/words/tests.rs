@@ -33,3 +33,17 @@ fn a_range_that_no_number_holds_has_no_chunk() {
     assert_eq!(whole(u64::MAX), None);
     assert_eq!((whole(0), whole(1), whole(513)), (Some(520), Some(520), Some(1040)));
 }
+
+#[test]
+fn a_word_tells_whether_its_writer_or_a_reader_has_written_it() {
+    for value in [1, 2, 1 << 40, i64::MAX as u64, u64::MAX - 1] {
+        assert_eq!(found(value - 1, value), Found::Less);
+        assert_eq!(found(value, value), Found::Value);
+        // The value of a later range in the same place.
+        assert_eq!(found(value.wrapping_add(1 << 40), value), Found::Value);
+        assert_eq!(found(value.wrapping_add(UNWRITTEN), value), Found::Unwritten);
+        // The driver lets a stream go on that awaits the value.
+        assert!(value.wrapping_add(UNWRITTEN).wrapping_sub(value) as i64 >= 0);
+    }
+    assert_eq!(found(0, 1), Found::Less);
+}

@@ -1,6 +1,7 @@
 //! Unit tests of `link::allocations`.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::account::Limits;
@@ -60,39 +61,116 @@ fn allocations_have_a_limit_and_an_account() {
     assert_eq!(*many.kind(), ErrorKind::Fault(fault));
 }
 
-#[test]
-fn an_allocation_that_is_gone_is_withdrawn_once_from_each_peer() {
-    let make = || Arc::new(SharedAllocation::new(DEVICE, 2 << 20, descriptor()));
-    let (first, second) = (make(), make());
-    assert_ne!(first.number(), second.number());
-    let mut peers = [AnnouncedAllocations::default(), AnnouncedAllocations::default()];
-    for peer in &mut peers {
-        assert!(!peer.knows(&first) && peer.has_room());
-        peer.announced(&first);
-        peer.announced(&second);
-        assert!(peer.knows(&first) && peer.gone().is_empty());
+fn shared() -> SharedAllocation {
+    SharedAllocation::new(DEVICE, 2 << 20, descriptor())
+}
+
+/// A peer that notes what is withdrawn, and whether its socket takes packets.
+#[derive(Default)]
+struct Peer {
+    withdrawn: Mutex<Vec<u64>>,
+    is_full: AtomicBool,
+}
+
+impl Peer {
+    fn new() -> (Arc<Self>, Arc<AnnouncedAllocations>) {
+        let peer = Arc::new(Self::default());
+        let sent = peer.clone();
+        let allocations = AnnouncedAllocations::new(move |number| {
+            let takes = !sent.is_full.load(Ordering::Relaxed);
+            if takes {
+                sent.withdrawn.lock().unwrap().push(number);
+            }
+            takes
+        });
+        (peer, allocations)
     }
-    let (packet, _) = AnnouncedAllocations::announcement(&first);
-    let number = first.number();
-    assert_eq!(packet, Packet::Allocation { number, len: 2 << 20, device: DEVICE.0 });
-    drop(first);
-    for peer in &mut peers {
-        let before = count_gone();
-        // Two looks before the packet is sent: it is not forgotten.
-        assert_eq!((peer.gone(), peer.gone()), (vec![number], vec![number]));
-        peer.withdrew(number);
-        peer.withdrew_all(before);
-        assert!(peer.gone().is_empty() && peer.knows(&second));
+
+    fn withdrawn(&self) -> Vec<u64> {
+        self.withdrawn.lock().unwrap().clone()
     }
 }
 
 #[test]
+fn an_allocation_that_is_gone_is_withdrawn_at_once_from_each_peer_that_knows_it() {
+    let (first, second) = (shared(), shared());
+    assert_ne!(first.number(), second.number());
+    let number = first.number();
+    let (packet, _) = first.announcement();
+    assert_eq!(packet, Packet::Allocation { number, len: 2 << 20, device: DEVICE.0 });
+    let peers = [Peer::new(), Peer::new(), Peer::new()];
+    for (_, allocations) in &peers[..2] {
+        assert!(!allocations.knows(&first) && allocations.has_room());
+        allocations.announced(&first);
+        allocations.announced(&second);
+        assert!(allocations.knows(&first));
+    }
+    std::thread::spawn(move || drop(first)).join().unwrap();
+    for (peer, allocations) in &peers[..2] {
+        assert_eq!(peer.withdrawn(), [number]);
+        assert!(!allocations.state().known.contains(&number) && allocations.knows(&second));
+        // Nothing is left to the sender.
+        allocations.withdraw_gone(|_| Err(())).unwrap();
+    }
+    assert!(peers[2].0.withdrawn().is_empty());
+}
+
+#[test]
+fn what_a_full_socket_does_not_take_is_left_to_the_sender() {
+    let (peer, allocations) = Peer::new();
+    let all = [shared(), shared()];
+    let numbers = all.each_ref().map(SharedAllocation::number);
+    all.iter().for_each(|shared| allocations.announced(shared));
+    peer.is_full.store(true, Ordering::Relaxed);
+    drop(all);
+    assert!(peer.withdrawn().is_empty() && allocations.state().known.len() == 2);
+    let mut sent = Vec::new();
+    allocations.withdraw_gone(|_| Err("full")).unwrap_err();
+    let all = allocations.withdraw_gone(|number| {
+        sent.push(number);
+        Ok::<_, ()>(())
+    });
+    all.unwrap();
+    sent.sort_unstable();
+    assert_eq!(sent, numbers);
+    assert!(allocations.state().known.is_empty());
+}
+
+#[test]
+fn links_that_end_leave_nothing_with_an_allocation_that_stays() {
+    let shared = shared();
+    for _ in 0..100 {
+        let (_, allocations) = Peer::new();
+        allocations.announced(&shared);
+    }
+    assert!(shared.known_by().len() <= 2);
+}
+
+#[test]
 fn a_peer_has_no_room_for_more_allocations_than_the_wire_allows() {
-    let mut announced = AnnouncedAllocations::default();
-    let shared = Arc::new(SharedAllocation::new(DEVICE, 2 << 20, descriptor()));
-    announced.announced(&shared);
-    assert!(announced.has_room());
-    let others = (0..ALLOCATIONS as u64 - 1).map(|at| (u64::MAX - at, Arc::downgrade(&shared)));
-    announced.known.extend(others);
-    assert!(!announced.has_room());
+    let (_, allocations) = Peer::new();
+    let shared = shared();
+    allocations.announced(&shared);
+    assert!(allocations.has_room());
+    let others = (0..ALLOCATIONS as u64 - 1).map(|at| u64::MAX - at);
+    allocations.state().known.extend(others);
+    assert!(!allocations.has_room());
+}
+
+#[test]
+fn a_listener_hears_of_the_end_of_an_allocation_once() {
+    let heard = Arc::new(AtomicU64::new(0));
+    let mut passed = passed();
+    passed.add(7, (DEVICE, 2 << 20), untrusted()).unwrap();
+    let tensor = passed.get(7).unwrap().clone();
+    for _ in 0..2 {
+        let heard = heard.clone();
+        tensor.when_gone(move || {
+            heard.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    passed.withdraw(7);
+    assert_eq!(heard.load(Ordering::Relaxed), 0, "a tensor keeps it");
+    drop(tensor);
+    assert_eq!(heard.load(Ordering::Relaxed), 1);
 }
