@@ -121,6 +121,14 @@ pub enum CudaFault {
     /// The stream belongs to another GPU.
     #[error("the stream belongs to another GPU")]
     OtherStream,
+    /// No stream has the number that a library passed by DLPack.
+    #[error(
+        "stream {number} of DLPack is none of CUDA's: 1 is the default, 2 that of a thread, -1 asks for no order, others are addresses"
+    )]
+    StreamNumber {
+        /// The number.
+        number: i64,
+    },
     /// The stream is being captured into a graph. A graph is replayed, and a tensor is lent once.
     #[error("the stream is being captured into a graph: send outside of the capture")]
     Capturing,

@@ -6,10 +6,12 @@ mod adopted;
 mod containers;
 mod copies;
 mod descriptors;
+mod dlpack;
 mod errors;
 mod exchange;
 mod fake;
 mod fake_misuse;
 mod forged;
+mod framework;
 #[path = "../support/mod.rs"]
 mod support;
