@@ -71,7 +71,7 @@ impl Device {
     /// keeps that library's tensor, and calls its deleter on another thread when no process uses the tensor any more.
     ///
     /// The library orders its work before that of the stream whose number it gets (`__dlpack__(stream=...)` in Python):
-    /// [`Stream::dlpack_number`] of `stream`. A structure of before version 1.0 comes by
+    /// [`Stream::dlpack_number`] of `stream`, which is kept, too. A structure of before version 1.0 comes by
     /// [`DLManagedTensorVersioned::of_unversioned`].
     ///
     /// A tensor that is marked as read-only is taken, too. Peers read it, but nothing keeps them from writing.
@@ -102,6 +102,8 @@ impl Device {
         // SAFETY: the caller's promise.
         let owner = unsafe { ImportedOnGpu::from_raw(managed, self.ordinal()) }?;
         let (at, dtype, shape) = (owner.start(), owner.dtype(), *owner.shape());
+        // The deleter may use the stream whose number its library got. It is called first.
+        let owner = (owner, stream.clone());
         // SAFETY: the caller's promise; the owner calls the deleter when it is dropped.
         unsafe { self.adopt(at, dtype, shape, stream, owner) }
     }

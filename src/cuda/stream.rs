@@ -135,9 +135,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TimedOut`], and as [`synchronize`](Self::synchronize).
+    /// [`ErrorKind::TimedOut`], [`CudaFault::Capturing`](crate::error::CudaFault::Capturing), and as
+    /// [`synchronize`](Self::synchronize).
     pub fn synchronize_deadline(&self, deadline: Instant) -> Result<()> {
-        self.synchronize_while(Some(Until::new(deadline)), || Ok(()))
+        self.settle(Until::new(deadline))
     }
 
     /// Returns whether the work that the stream has got so far is done.
