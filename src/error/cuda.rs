@@ -132,6 +132,24 @@ pub enum CudaFault {
     /// The stream is being captured into a graph. A graph is replayed, and a tensor is lent once.
     #[error("the stream is being captured into a graph: send outside of the capture")]
     Capturing,
+    /// The memory of the host cannot be pinned.
+    #[error("the memory cannot be pinned: {why}")]
+    NotPinnable {
+        /// Why.
+        why: &'static str,
+    },
+    /// The process has too much memory of the host pinned.
+    #[error(
+        "{used} of {limit} bytes are pinned, and the tensor's segment has {needed} more: allow more (Device::pin)"
+    )]
+    PinLimit {
+        /// Bytes that are pinned.
+        used: u64,
+        /// Bytes of the tensor's segment.
+        needed: u64,
+        /// Bytes that may be pinned.
+        limit: u64,
+    },
     /// The draft and the view belong to two streams.
     #[error("the draft and the view are of two streams")]
     TwoStreams,

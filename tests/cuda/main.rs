@@ -13,5 +13,6 @@ mod fake;
 mod fake_misuse;
 mod forged;
 mod framework;
+mod pinned;
 #[path = "../support/mod.rs"]
 mod support;

@@ -230,6 +230,8 @@ fn cuda_faults() -> Vec<CudaFault> {
         CudaFault::OtherStream,
         CudaFault::StreamNumber { number: a as i64 },
         CudaFault::Capturing,
+        CudaFault::NotPinnable { why: "it lies in no segment of a pool" },
+        CudaFault::PinLimit { used: a, needed: b, limit: c },
         CudaFault::TwoStreams,
         CudaFault::Closing,
         CudaFault::OnHost,
