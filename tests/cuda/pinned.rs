@@ -402,6 +402,37 @@ fn a_segment_of_a_peer_that_aborts_is_unpinned() {
 }
 
 #[test]
+fn what_a_peer_takes_back_during_a_copy_is_an_error() {
+    const TEST: &str = "what_a_peer_takes_back_during_a_copy_is_an_error";
+    // The copy lasts so long.
+    let cuda = FakeCuda::new().delay(Duration::from_secs(1));
+    alone(TEST, &cuda, || {
+        let device = device();
+        let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+        let context = Context::new().unwrap();
+        let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
+        near.send_tensor(shared(&context, 0, 16)).unwrap();
+        let came = recv(&mut far);
+        device.pin(&came, GIB).unwrap();
+        let is_revoked = |answer: slipring::Result<slipring::cuda::Draft<u8>>| {
+            assert_eq!(*answer.unwrap_err().kind(), ErrorKind::LoanRevoked);
+        };
+        std::thread::scope(|scope| {
+            let copy = scope.spawn(|| pool.copy_of(&came, &stream));
+            std::thread::sleep(Duration::from_millis(100));
+            near.abort();
+            is_revoked(copy.join().unwrap());
+        });
+        is_revoked(pool.copy_of(&came, &stream));
+        is_revoked(pool.copy_of_deadline(&came, &stream, Instant::now()));
+        drop((came, far, context, pool));
+        is_closed(&device);
+        drop(stream);
+    });
+    cuda.was_used_well();
+}
+
+#[test]
 fn a_forked_child_pins_nothing() {
     const TEST: &str = "a_forked_child_pins_nothing";
     let cuda = FakeCuda::new();
