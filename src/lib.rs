@@ -158,7 +158,7 @@ pub mod seam {
     pub use crate::link::LinkSocket;
     pub use crate::patience::SendPatience;
     pub use crate::shm::fork::Generation;
-    pub use crate::shm::{PeerMemory, create_common};
+    pub use crate::shm::{SegmentMemory, create_common};
     pub use crate::tensor::halves;
     pub use crate::transport::SocketPath;
 }

@@ -171,7 +171,7 @@ const CIRCLE: usize = 3;
 const SHARED_FIELDS: usize = 42;
 
 /// The files that may hold `unsafe`, with their `tests.rs`. A new name here is a design decision.
-const UNSAFE: [&str; 46] = [
+const UNSAFE: [&str; 51] = [
     "crates/slipring-capi/src/batch.rs",           // pointers of C
     "crates/slipring-capi/src/calls.rs",           // pointers of C
     "crates/slipring-capi/src/connection.rs",      // pointers of C
@@ -193,17 +193,19 @@ const UNSAFE: [&str; 46] = [
     "crates/slipring-python/src/buffer.rs", // the buffer protocol of the interpreter
     "crates/slipring-python/src/context.rs", // descriptors that Python gives away, and the promise that a peer is trusted
     "crates/slipring-python/src/dlpack.rs",  // capsules of tensors, and the structures in them
+    "crates/slipring-python/src/gpu.rs", // what other libraries promise of their tensors and streams
     "crates/slipring-python/src/message.rs", // the type of `__getbuffer__`
-    "crates/slipring-python/src/tensor.rs",  // the types of `__getbuffer__` and `__releasebuffer__`
-    "src/adapters/tokio/shared.rs",          // descriptors that a runtime watches
-    "src/cuda/adopted.rs",                   // a promise about memory of another library
-    "src/cuda/device.rs",                    // calls of the driver: devices and contexts
-    "src/cuda/event.rs",                     // calls of the driver: events
-    "src/cuda/mapped.rs",                    // calls of the driver: virtual memory
-    "src/cuda/library.rs",                   // the driver's library and its symbols
-    "src/cuda/memory.rs",                    // calls of the driver: memory and copies
-    "src/cuda/stream.rs",                    // calls of the driver: streams
-    "src/region/dmabuf.rs",                  // the ioctl that announces an access to a dmabuf
+    "crates/slipring-python/src/tensor.rs", // the types of `__getbuffer__` and `__releasebuffer__`
+    "src/adapters/tokio/shared.rs",      // descriptors that a runtime watches
+    "src/cuda/adopted.rs",               // a promise about memory of another library
+    "src/cuda/device.rs",                // calls of the driver: devices and contexts
+    "src/cuda/event.rs",                 // calls of the driver: events
+    "src/cuda/mapped.rs",                // calls of the driver: virtual memory
+    "src/cuda/library.rs",               // the driver's library and its symbols
+    "src/cuda/memory.rs",                // calls of the driver: memory and copies
+    "src/cuda/pinned.rs",                // calls of the driver: memory of the host
+    "src/cuda/stream.rs",                // calls of the driver: streams
+    "src/region/dmabuf.rs",              // the ioctl that announces an access to a dmabuf
     "src/region/guard.rs", // the handler of SIGBUS, and whom it passes the signal on to
     "src/shm/bytes.rs",    // views of a peer's bytes
     "src/shm/copy.rs",     // the one bulk copy out of a peer's memory
@@ -216,6 +218,9 @@ const UNSAFE: [&str; 46] = [
     "src/tensor/dlpack/abi.rs", // the type of a deleter
     "src/tensor/dlpack/export.rs", // what another library gets by its address and frees
     "src/tensor/dlpack/import.rs", // what another library says lies at its addresses
+    "src/tensor/dlpack/judged.rs", // structures of other libraries
+    "src/tensor/dlpack/on_gpu.rs", // structures of other libraries, whose memory nobody reads
+    "src/tensor/dlpack/unversioned.rs", // structures of other libraries, and their deleter
     "src/handshake/exits.rs", // descriptor tables of a thread's own
     "src/handshake/socket.rs", // control messages of a socket
 ];

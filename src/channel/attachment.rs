@@ -25,7 +25,7 @@ use crate::link::LinkSocket;
 use crate::link::allocations::PassedAllocation;
 use crate::link::session::Session;
 use crate::pool::FrozenBlock;
-use crate::shm::{Bytes, PeerMemory};
+use crate::shm::{Bytes, SegmentMemory};
 
 /// The longest payload of a tensors record, in bytes, however large the ring is: room for 1024 tensors with names. Part
 /// of the wire format.
@@ -110,8 +110,8 @@ impl LentRange {
     }
 
     /// Returns the memory that the range is part of.
-    pub(crate) fn memory(&self) -> PeerMemory {
-        PeerMemory::of(self.segment.segment.mapping())
+    pub(crate) fn memory(&self) -> SegmentMemory {
+        SegmentMemory::of_peer(self.segment.segment.mapping())
     }
 
     /// Returns a view of the bytes, which the peer can change at any moment.

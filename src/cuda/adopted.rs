@@ -10,6 +10,7 @@ use crate::cuda::retired::Retired;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, Result, TensorFault};
+use crate::tensor::dlpack::{DLManagedTensorVersioned, ImportedOnGpu};
 use crate::tensor::{DType, Shape, Tensor};
 
 impl Device {
@@ -64,5 +65,46 @@ impl Device {
         // From here on the owner stays until all loans are back.
         retired.add(store);
         Draft::<u8>::new(hold, dtype, shape, stream.clone()).share()
+    }
+
+    /// Returns a tensor in memory of this GPU that another library hands over by DLPack, as [`adopt`](Self::adopt) does. It
+    /// keeps that library's tensor, and calls its deleter on another thread when no process uses the tensor any more.
+    ///
+    /// The library orders its work before that of the stream whose number it gets (`__dlpack__(stream=...)` in Python):
+    /// [`Stream::dlpack_number`] of `stream`, which is kept, too. A structure of before version 1.0 comes by
+    /// [`DLManagedTensorVersioned::of_unversioned`].
+    ///
+    /// A tensor that is marked as read-only is taken, too. Peers read it, but nothing keeps them from writing.
+    ///
+    /// # Errors
+    ///
+    /// - [`CudaFault::NotExportable`]: also managed memory (`kDLCUDAManaged`), and a tensor without bytes.
+    /// - [`TensorFault::DlpackNotOnGpu`], [`TensorFault::DlpackOtherGpu`]: it is in other memory.
+    /// - [`TensorFault::DlpackStride`]: it is not contiguous in row-major order.
+    /// - [`TensorFault::DlpackNull`], [`TensorFault::DlpackVersion`], [`TensorFault::DlpackType`],
+    ///   [`TensorFault::DlpackRank`], [`TensorFault::DlpackOffset`], [`TensorFault::Rank`], [`TensorFault::Dimension`],
+    ///   [`TensorFault::Overflow`]: as [`Imported::from_raw`](crate::tensor::dlpack::Imported::from_raw).
+    /// - As [`adopt`](Self::adopt) otherwise.
+    ///
+    /// An error calls the deleter.
+    ///
+    /// # Safety
+    ///
+    /// - `managed` is null or points to a structure as `dlpack.h` describes it. The caller owns it and gives it away: nobody
+    ///   else calls its deleter, and nobody writes the structure before.
+    /// - Its memory is as [`adopt`](Self::adopt) demands until the deleter is called. The deleter may be called on any
+    ///   thread and does not unwind.
+    pub unsafe fn adopt_dlpack(
+        &self,
+        managed: *mut DLManagedTensorVersioned,
+        stream: &Stream,
+    ) -> Result<Tensor> {
+        // SAFETY: the caller's promise.
+        let owner = unsafe { ImportedOnGpu::from_raw(managed, self.ordinal()) }?;
+        let (at, dtype, shape) = (owner.start(), owner.dtype(), *owner.shape());
+        // The deleter may use the stream whose number its library got. It is called first.
+        let owner = (owner, stream.clone());
+        // SAFETY: the caller's promise; the owner calls the deleter when it is dropped.
+        unsafe { self.adopt(at, dtype, shape, stream, owner) }
     }
 }

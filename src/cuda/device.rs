@@ -173,6 +173,17 @@ impl Device {
         Ok(ordinal < count(driver)? && uuid_of(driver, raw(driver, ordinal)?)? == self.uuid())
     }
 
+    /// Returns whether memory of the host can be registered with it, which this process may write (`is_own`) or only read.
+    pub(super) fn pins(&self, is_own: bool) -> Result<bool> {
+        let DeviceCore { driver, raw, .. } = &*self.inner;
+        let which = if is_own {
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED
+        } else {
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
+        };
+        attribute(driver, *raw, which).map(|value| value.is_some_and(|value| value != 0))
+    }
+
     /// Returns the calls by which its streams write and await words of 64 bits, `cuStreamWriteValue64` and
     /// `cuStreamWaitValue64`.
     ///

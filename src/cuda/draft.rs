@@ -11,6 +11,7 @@ use crate::cuda::store::{Hold, OwnedTensor};
 use crate::cuda::stream::{Stream, Until};
 use crate::cuda::view::GpuView;
 use crate::error::{Result, TensorFault};
+use crate::shm::Bytes;
 use crate::tensor::{DType, Element, OnGpu, Shape, Tensor};
 
 /// A tensor on a GPU that one stream writes: row-major, contiguous. Nobody else sees it before it is
@@ -66,7 +67,7 @@ impl<T: Element> Draft<T> {
     /// [`CudaFault::Driver`](crate::error::CudaFault::Driver),
     /// [`CudaFault::Capturing`](crate::error::CudaFault::Capturing).
     pub fn write(&mut self, elements: &[T]) -> Result<()> {
-        self.held().area().copy_from_host(elements.as_bytes(), &self.stream)
+        self.write_bytes(Bytes::of(elements.as_bytes()))
     }
 
     /// Copies elements as [`write`](Self::write) does. It waits until `deadline`: first for the work that the
@@ -77,9 +78,23 @@ impl<T: Element> Draft<T> {
     ///
     /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut), and as [`write`](Self::write).
     pub fn write_deadline(&mut self, elements: &[T], deadline: Instant) -> Result<()> {
+        self.write_bytes_deadline(Bytes::of(elements.as_bytes()), deadline)
+    }
+
+    /// As [`write`](Self::write), of bytes that others may write meanwhile.
+    pub(super) fn write_bytes(&mut self, bytes: Bytes<'_>) -> Result<()> {
+        self.held().area().copy_from_host(bytes, &self.stream)
+    }
+
+    /// As [`write_deadline`](Self::write_deadline), of such bytes.
+    pub(super) fn write_bytes_deadline(
+        &mut self,
+        bytes: Bytes<'_>,
+        deadline: Instant,
+    ) -> Result<()> {
         let (until, stream) = (Until::new(deadline), &self.stream);
         stream.settle(until)?;
-        self.held().area().copy_from_host_until(elements.as_bytes(), stream.device(), until)
+        self.held().area().copy_from_host_until(bytes, stream.device(), until)
     }
 
     /// Queues a write of `byte` to all of it on the stream.

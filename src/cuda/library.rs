@@ -157,6 +157,8 @@ old {
     cuMemUnmap(CUdeviceptr, usize);
     cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
     cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);
 }
 // Of CUDA 11.7.

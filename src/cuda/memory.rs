@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
 
@@ -14,8 +15,10 @@ use crate::cuda::library::is_refusal;
 use crate::cuda::mapped::{self, Mapped};
 use crate::cuda::openings::{Opening, Table};
 use crate::cuda::per_gpu::PerGpu;
+use crate::cuda::pinned;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result, TensorFault};
+use crate::shm::Bytes;
 
 /// The granularity of an allocation's length in bytes. Shorter allocations share a page of the GPU with
 /// others, which a process that opens one can read, too (CUDA Driver API, `cuIpcGetMemHandle`; pages of 2
@@ -25,6 +28,9 @@ pub(super) const PAGE: u64 = 2 << 20;
 /// The bytes that a copy with a deadline gives the driver at a time: memory of the host is in use until they
 /// are copied. 4 MiB take 200 µs at the 20 GB/s of PCIe 4.0, so a call of a few microseconds adds little.
 const PIECE: usize = 4 << 20;
+
+/// The sleep between two questions to a driver that cannot tell whether a copy runs.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The handle of an allocation, for other processes.
 pub(super) type MemoryHandle = [u8; 64];
@@ -249,8 +255,8 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Copies `from` to the range and waits until it is there.
-    pub(super) fn copy_from_host(self, from: &[u8], stream: &Stream) -> Result<()> {
+    /// Copies `from`, which others may write meanwhile, to the range and waits until it is there.
+    pub(super) fn copy_from_host(self, from: Bytes<'_>, stream: &Stream) -> Result<()> {
         judge(self.len, from.len())?;
         let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
         // A replayed graph would read `from` at every replay.
@@ -261,7 +267,7 @@ impl Area {
             (driver.calls.cuMemcpyHtoDAsync_v2)(self.start, source, from.len(), stream.raw())
         };
         let copied = driver.check("cuMemcpyHtoDAsync_v2", code);
-        finish(stream).and(copied)
+        finish(stream, from.as_ptr()).and(copied)
     }
 
     /// Copies the range to the host and waits until it is there.
@@ -276,20 +282,22 @@ impl Area {
             (driver.calls.cuMemcpyDtoHAsync_v2)(target, self.start, to.len(), stream.raw())
         };
         let copied = driver.check("cuMemcpyDtoHAsync_v2", code);
-        finish(stream).and(copied)
+        finish(stream, to.as_ptr()).and(copied)
     }
 
     /// Copies `from` to the range after the stream is done. The call waits for a [`PIECE`] that has begun when
     /// the time is over.
     pub(super) fn copy_from_host_until(
         self,
-        from: &[u8],
+        from: Bytes<'_>,
         device: &Device,
         until: Until,
     ) -> Result<()> {
         judge(self.len, from.len())?;
-        let pieces = self.pieces().zip(from.chunks(PIECE));
-        in_time(pieces, device, until, |(piece, from), own| piece.copy_from_host(from, own))
+        in_time(self.pieces(), device, until, |piece, own| {
+            let offset = (piece.start - self.start) as usize;
+            piece.copy_from_host(from.slice(offset, piece.len), own)
+        })
     }
 
     /// Copies the range to the host in the same way.
@@ -350,12 +358,15 @@ fn in_time<P>(
     Ok(())
 }
 
-/// Waits until the stream has stopped using memory of the host. If the driver cannot tell, the memory is unused:
-/// the driver does not keep pageable memory beyond a call (CUDA Driver API, "API synchronization behavior").
-fn finish(stream: &Stream) -> Result<()> {
+/// Waits until the stream has stopped using memory of the host, which starts at `host`. If the driver cannot tell, pageable
+/// memory is unused: the driver does not keep it beyond a call (CUDA Driver API, "API synchronization behavior"). It does keep
+/// pinned memory, so then the driver is asked until it can tell.
+fn finish(stream: &Stream, host: *const u8) -> Result<()> {
     let done = stream.synchronize();
     if done.is_err() {
-        stream.wait_to_end();
+        while !stream.wait_to_end() && pinned::is_pinned(host) {
+            std::thread::sleep(PAUSE);
+        }
     }
     done
 }

@@ -63,6 +63,7 @@ mod memory;
 mod openings;
 mod options;
 mod per_gpu;
+mod pinned;
 mod pool;
 mod region;
 mod retired;

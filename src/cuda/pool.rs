@@ -8,11 +8,13 @@ use crate::cuda::device::Device;
 use crate::cuda::draft::Draft;
 use crate::cuda::library::is_ours;
 use crate::cuda::options::{Order, PoolOptions};
+use crate::cuda::pinned;
 use crate::cuda::retired::Retired;
 use crate::cuda::returner;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result, TensorFault};
+use crate::shm::Bytes;
 use crate::tensor::{DType, Element, Shape, Tensor};
 
 /// The sleep between two checks for returned memory.
@@ -50,15 +52,17 @@ impl Device {
         Ok(Pool { store: Arc::new(Store::new(self, options.judge(self)?)) })
     }
 
-    /// Frees the returned memory of dropped pools, as every operation on a GPU does. Returns the number of
-    /// dropped pools that still have memory on loan, and the number of chunks of any GPU that are still being
-    /// freed or closed and of loans from peers that go back when their last use is over.
+    /// Frees the returned memory of dropped pools, as every operation on a GPU does, and unpins memory of the host that nobody
+    /// else uses. Returns the number of dropped pools that still have memory on loan, and the number of chunks of any GPU that
+    /// are still being freed or closed, of segments that are being unpinned, and of loans from peers that go back when their
+    /// last use is over.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Forked`] in a forked child.
     pub fn trim(&self) -> Result<usize> {
         self.driver().check_fork()?;
+        pinned::sweep();
         let retired = Retired::of(self).sweep();
         // A loan that goes back may leave memory to be closed, and counts until it has.
         let returning = returner::left();
@@ -132,15 +136,18 @@ impl Pool {
         }
     }
 
-    /// Returns a copy of a tensor of the host. `stream` has made it when the call returns.
+    /// Returns a copy of a tensor of the host. `stream` has made it when the call returns. The driver reads the tensor where it
+    /// lies, at the speed of pinned memory if that is [pinned](Device::pin).
     ///
     /// # Errors
     ///
-    /// As [`alloc_dtype`](Self::alloc_dtype) and [`Tensor::to_private`].
+    /// As [`alloc_dtype`](Self::alloc_dtype), [`Draft::write`] and [`Tensor::to_private`].
     pub fn copy_of(&self, tensor: &Tensor, stream: &Stream) -> Result<Draft<u8>> {
-        let private = tensor.to_private()?;
-        let mut draft = self.make(tensor.dtype(), *tensor.shape(), stream)?;
-        draft.write(private.as_bytes()?)?;
+        let source = Readable::of(tensor)?;
+        let mut draft: Draft<u8> = self.make(tensor.dtype(), *tensor.shape(), stream)?;
+        draft.write_bytes(source.bytes()?)?;
+        // What was copied is what was sent.
+        source.bytes()?;
         Ok(draft)
     }
 
@@ -157,9 +164,10 @@ impl Pool {
         stream: &Stream,
         deadline: Instant,
     ) -> Result<Draft<u8>> {
-        let private = tensor.to_private()?;
+        let source = Readable::of(tensor)?;
         let mut draft = self.alloc_deadline(tensor.dtype(), *tensor.shape(), stream, deadline)?;
-        draft.write_deadline(private.as_bytes()?, deadline)?;
+        draft.write_bytes_deadline(source.bytes()?, deadline)?;
+        source.bytes()?;
         Ok(draft)
     }
 
@@ -188,6 +196,29 @@ impl Pool {
         Retired::of(self.device()).sweep();
         let hold = self.store.hold(len)?;
         Ok(Draft::new(hold, dtype, shape, stream.clone()))
+    }
+}
+
+/// A tensor of the host whose bytes the driver can read.
+enum Readable<'a> {
+    Here(&'a Tensor),
+    /// A copy of a tensor in a region, which a load may not reach.
+    Copied(Tensor),
+}
+
+impl<'a> Readable<'a> {
+    fn of(tensor: &'a Tensor) -> Result<Self> {
+        match tensor.bytes() {
+            Ok(_) => Ok(Self::Here(tensor)),
+            Err(_) => tensor.to_private().map(Self::Copied),
+        }
+    }
+
+    fn bytes(&self) -> Result<Bytes<'_>> {
+        match self {
+            Self::Here(tensor) => tensor.bytes(),
+            Self::Copied(tensor) => tensor.bytes(),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::cuda::stream::{Stream, Until};
 use crate::cuda::view::GpuView;
 use crate::error::{CudaFault, Result, TensorFault};
 use crate::region::{CudaHandle, Lease, Reach};
+use crate::shm::Bytes;
 use crate::tensor::{DType, Shape};
 
 /// A range of another process's allocation, open while this object or a view of it lives. CUDA does not tell
@@ -132,7 +133,7 @@ impl Region {
     ///
     /// As [`read_at`](Self::read_at).
     pub fn write_at(&self, offset: usize, from: &[u8], stream: &Stream) -> Result<()> {
-        self.part(offset, from.len(), stream)?.copy_from_host(from, stream)
+        self.part(offset, from.len(), stream)?.copy_from_host(Bytes::of(from), stream)
     }
 
     /// Copies as [`write_at`](Self::write_at) does. It waits until `deadline`, as
@@ -150,7 +151,7 @@ impl Region {
     ) -> Result<()> {
         let (until, part) = (Until::new(deadline), self.part(offset, from.len(), stream)?);
         stream.settle(until)?;
-        part.copy_from_host_until(from, &self.device, until)
+        part.copy_from_host_until(Bytes::of(from), &self.device, until)
     }
 
     /// Returns a view of a tensor in the region, from `offset` on, for `stream` to read or write. The stream

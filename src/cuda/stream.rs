@@ -67,6 +67,38 @@ impl Device {
         let inner = StreamCore { device: self.clone(), raw: raw.cast(), is_ours: false };
         Stream { inner: Arc::new(inner) }
     }
+
+    /// Returns the stream of a number that a library passes to `__dlpack__(stream=...)` when it takes a tensor:
+    ///
+    /// | number | stream |
+    /// |---|---|
+    /// | `None`, 1 | the legacy default stream |
+    /// | 2 | the legacy default stream, which waits for the default streams of all threads, and they for it |
+    /// | -1 | a new stream: the library has said that nothing has to wait |
+    /// | 3 and more | the stream at this address |
+    ///
+    /// Sources: the Python array API standard, `__dlpack__`; CUDA Runtime API, "Stream synchronization behavior".
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::StreamNumber`](crate::error::CudaFault::StreamNumber): the number is 0, which the standard excludes for
+    /// CUDA, or below -1. As [`stream`](Self::stream) for -1.
+    ///
+    /// # Safety
+    ///
+    /// As [`stream_of_raw`](Self::stream_of_raw), for a number of 3 and more.
+    pub unsafe fn stream_of_dlpack(&self, number: Option<i64>) -> Result<Stream> {
+        match number {
+            None | Some(1 | 2) => Ok(self.default_stream()),
+            Some(-1) => self.stream(),
+            Some(address @ 3..) => {
+                let raw = std::ptr::without_provenance_mut(address as usize);
+                // SAFETY: the caller's promise.
+                Ok(unsafe { self.stream_of_raw(raw) })
+            }
+            Some(number) => Err(CudaFault::StreamNumber { number }.into()),
+        }
+    }
 }
 
 impl Stream {
@@ -78,6 +110,13 @@ impl Stream {
     /// Returns the `CUstream`, for other libraries.
     pub fn as_raw(&self) -> *mut c_void {
         self.inner.raw.cast()
+    }
+
+    /// Returns its number for `__dlpack__(stream=...)` of a library that hands a tensor over: its address, or 1 for the
+    /// legacy default stream.
+    pub fn dlpack_number(&self) -> i64 {
+        // A null pointer and `CU_STREAM_LEGACY`, whose address is 1, are one stream.
+        self.as_raw().addr().max(1) as i64
     }
 
     /// Waits until the work that the stream has got so far is done.
@@ -96,9 +135,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TimedOut`], and as [`synchronize`](Self::synchronize).
+    /// [`ErrorKind::TimedOut`], [`CudaFault::Capturing`](crate::error::CudaFault::Capturing), and as
+    /// [`synchronize`](Self::synchronize).
     pub fn synchronize_deadline(&self, deadline: Instant) -> Result<()> {
-        self.synchronize_while(Some(Until::new(deadline)), || Ok(()))
+        self.settle(Until::new(deadline))
     }
 
     /// Returns whether the work that the stream has got so far is done.

@@ -210,6 +210,16 @@ impl GpuView {
         self.area.start
     }
 
+    /// Waits until the writer is done, and the work that the stream has got so far. It copies nothing, so the call can be
+    /// repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], [`ErrorKind::PeerDied`], [`CudaFault::Driver`], [`CudaFault::Capturing`].
+    pub fn settle_deadline(&self, deadline: Instant) -> Result<()> {
+        self.wait(Some(Until::new(deadline)))
+    }
+
     /// Copies its bytes to the host and waits until they are there.
     ///
     /// # Errors

@@ -121,9 +121,35 @@ pub enum CudaFault {
     /// The stream belongs to another GPU.
     #[error("the stream belongs to another GPU")]
     OtherStream,
+    /// No stream has the number that a library passed by DLPack.
+    #[error(
+        "stream {number} of DLPack is none of CUDA's: 1 is the default, 2 that of a thread, -1 asks for no order, others are addresses"
+    )]
+    StreamNumber {
+        /// The number.
+        number: i64,
+    },
     /// The stream is being captured into a graph. A graph is replayed, and a tensor is lent once.
     #[error("the stream is being captured into a graph: send outside of the capture")]
     Capturing,
+    /// The memory of the host cannot be pinned.
+    #[error("the memory cannot be pinned: {why}")]
+    NotPinnable {
+        /// Why.
+        why: &'static str,
+    },
+    /// The process has too much memory of the host pinned.
+    #[error(
+        "{used} of {limit} bytes are pinned, and the tensor's segment has {needed} more: allow more (Device::pin)"
+    )]
+    PinLimit {
+        /// Bytes that are pinned.
+        used: u64,
+        /// Bytes of the tensor's segment.
+        needed: u64,
+        /// Bytes that may be pinned.
+        limit: u64,
+    },
     /// The draft and the view belong to two streams.
     #[error("the draft and the view are of two streams")]
     TwoStreams,

@@ -133,11 +133,29 @@ pub enum TensorFault {
     /// The bytes of a DLPack tensor are in memory that the processor does not read.
     #[error(
         "tensor of another library (DLPack): device type {device_type} is no memory of the host: copy the tensor there \
-         first (`tensor.cpu()` in PyTorch, `array.get()` in CuPy)"
+         first (`tensor.cpu()` in PyTorch, `array.get()` in CuPy), or send that of a GPU from there (cuda::Device::adopt_dlpack)"
     )]
     DlpackDevice {
         /// The number in `DLDeviceType`.
         device_type: i32,
+    },
+    /// The bytes of a DLPack tensor are not in memory of a GPU.
+    #[error(
+        "tensor of another library (DLPack): device type {device_type} is no memory of a CUDA GPU (kDLCUDA, 2)"
+    )]
+    DlpackNotOnGpu {
+        /// The number in `DLDeviceType`.
+        device_type: i32,
+    },
+    /// The bytes of a DLPack tensor are in memory of another GPU than the caller named.
+    #[error(
+        "tensor of another library (DLPack): it lies on GPU {device_id}, not on GPU {ordinal}: adopt it there"
+    )]
+    DlpackOtherGpu {
+        /// The GPU's number, as the tensor says.
+        device_id: i32,
+        /// The number of the GPU that the caller named.
+        ordinal: u32,
     },
     /// The number of dimensions of a DLPack tensor is negative.
     #[error("tensor of another library (DLPack): {ndim} dimensions")]

@@ -4,6 +4,7 @@ use crate::pool::piece::{BoxedPiece, give_back};
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::tables::LockedTables;
+use crate::shm::SegmentMemory;
 use crate::sync::Edge;
 
 /// A block that only this process knows of. Dropping it gives it back to the pool.
@@ -76,6 +77,11 @@ impl Block {
     /// Returns how many bytes were asked for.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns the memory of its segment, unless it is on loan.
+    pub(crate) fn memory(&self) -> Option<SegmentMemory> {
+        self.piece.as_ref().map(|piece| SegmentMemory::own(&piece.area))
     }
 
     /// Returns the number of its segment.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::pool::piece::{BlockHome, BoxedPiece, give_back};
 use crate::pool::tables::LockedTables;
+use crate::shm::SegmentMemory;
 
 /// The memory of a block that nobody writes any more. The last of its users, here or a borrower, gives it back to the
 /// pool.
@@ -105,6 +106,11 @@ impl SharedBlock {
     #[inline(always)]
     pub(crate) fn block_len(&self) -> u64 {
         self.shared.block_len()
+    }
+
+    /// Returns the memory of its segment.
+    pub(crate) fn memory(&self) -> Option<SegmentMemory> {
+        self.shared.piece.as_ref().map(|piece| SegmentMemory::own(&piece.area))
     }
 
     /// Returns how many bytes were asked for.

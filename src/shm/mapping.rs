@@ -554,9 +554,35 @@ impl Area {
         unsafe { core::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
+    /// Keeps all of the mapping that the area is part of.
+    pub(super) fn keep(&self) -> KeptSpan {
+        KeptSpan(self.span.clone())
+    }
+
     /// Returns whether the calling process made this area.
     pub(crate) fn generation(&self) -> &Generation {
         &self.span.generation
+    }
+}
+
+/// Keeps memory mapped, whoever may touch it.
+#[derive(Debug)]
+pub(super) struct KeptSpan(Arc<Span>);
+
+impl KeptSpan {
+    /// Returns the address of the first byte.
+    pub(super) fn start(&self) -> *const u8 {
+        self.0.base.as_ptr()
+    }
+
+    /// Returns the length in bytes, without a mirror.
+    pub(super) fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Returns whether no other object keeps the memory mapped.
+    pub(super) fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 }
 
@@ -601,9 +627,9 @@ impl PeerMapping {
         &self.view.span.generation
     }
 
-    /// Returns whether no other object keeps the memory mapped.
-    pub(super) fn is_sole(&self) -> bool {
-        Arc::strong_count(&self.view.span) == 1
+    /// Keeps the memory mapped.
+    pub(super) fn keep(&self) -> KeptSpan {
+        KeptSpan(self.view.span.clone())
     }
 
     /// Returns a reference that does not keep the memory mapped.

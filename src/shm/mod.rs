@@ -26,8 +26,8 @@ mod loom_words;
 mod mapped_segments;
 mod mapping;
 mod order;
-mod peer_memory;
 mod segment;
+mod segment_memory;
 
 pub use bytes::{Bytes, BytesMut, Lines};
 pub(crate) use discard::{LARGE, discard};
@@ -35,16 +35,17 @@ pub(crate) use frozen::{Draft, Frozen};
 #[cfg(all(test, slipring_loom))]
 pub(crate) use loom_words::LoomWords;
 pub(crate) use mapped_segments::MappedSegments;
+use mapping::KeptSpan;
 pub(crate) use mapping::{
     Area, ForeignMapping, MappedRing, Mapping, PeerMapping, node_of_caller, present_pages,
 };
 pub(crate) use order::Order;
-pub use peer_memory::PeerMemory;
 pub use segment::create_common;
 pub(crate) use segment::{
     Backing, PeerSegment, Segment, TMPFS_MAGIC, allocate, check_file_size, create_memfd,
     memfd_device, most_freed,
 };
+pub use segment_memory::SegmentMemory;
 
 /// The 64-bit words of a segment that this side writes.
 ///

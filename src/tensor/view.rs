@@ -11,7 +11,7 @@ use crate::channel::LentRange;
 use crate::error::{GpuUuid, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
-use crate::shm::{Bytes, PeerMemory};
+use crate::shm::{Bytes, SegmentMemory};
 use crate::tensor::copies::{for_each_chunk, zeros};
 use crate::tensor::descriptor::{MAX_NAME, check_len};
 use crate::tensor::dtype::DType;
@@ -282,10 +282,20 @@ impl Tensor {
     /// Returns the memory of the peer that bytes on loan are part of, for callers that register it with a device. Returns
     /// `None` if the bytes are not on loan, or not in memory of the host.
     #[doc(hidden)]
-    pub fn peer_memory(&self) -> Option<PeerMemory> {
+    pub fn peer_memory(&self) -> Option<SegmentMemory> {
         match &self.storage {
             Storage::Lent(range) => Some(range.memory()),
             _ => None,
+        }
+    }
+
+    /// Returns the segment that the bytes lie in: of this process's pool, or of a peer's. Returns `None` if they lie elsewhere,
+    /// or are frozen.
+    #[doc(hidden)]
+    pub fn segment_memory(&self) -> Option<SegmentMemory> {
+        match &self.storage {
+            Storage::Shared(block) => block.memory(),
+            _ => self.peer_memory(),
         }
     }
 

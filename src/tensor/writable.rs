@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use crate::error::Result;
 use crate::pool::{Block, FrozenDraft};
+use crate::shm::SegmentMemory;
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{Element, slice_of, slice_of_mut};
 use crate::tensor::shape::Shape;
@@ -77,6 +78,15 @@ impl<T: Element> TensorMut<T> {
     /// Returns the length in bytes.
     pub fn byte_len(&self) -> usize {
         self.memory.bytes().len()
+    }
+
+    /// Returns the segment of the pool that the bytes lie in. Returns `None` if there are none, or they are to be frozen.
+    #[doc(hidden)]
+    pub fn segment_memory(&self) -> Option<SegmentMemory> {
+        match &self.memory {
+            Writable::Block(block) => block.memory(),
+            Writable::Draft(_) | Writable::Nothing => None,
+        }
     }
 
     /// Ends the writing. The tensor can then be read and sent over any number of links. Memory of

@@ -68,6 +68,7 @@ fn a_copy_that_waits_for_a_peer_ends_with_its_deadline_and_can_be_tried_again() 
         let mut to = [0; 4096];
         is_late(view.read_deadline(&mut to, shortly()));
         is_late(view.to_host_deadline(shortly()));
+        is_late(view.settle_deadline(shortly()));
         is_late(device.to_host_deadline(&lent, &stream, shortly()));
         is_late(region.read_at_deadline(0, &mut to, &stream, shortly()));
         is_late(region.write_at_deadline(0, &to, &stream, shortly()));
@@ -81,6 +82,7 @@ fn a_copy_that_waits_for_a_peer_ends_with_its_deadline_and_can_be_tried_again() 
 
         // Whatever was late has copied nothing, and does not do so now.
         stream.synchronize_deadline(soon()).unwrap();
+        view.settle_deadline(soon()).unwrap();
         assert_eq!(to, [0; 4096]);
         view.read_deadline(&mut to, soon()).unwrap();
         assert_eq!(to[..], bytes(4096));

@@ -77,6 +77,47 @@ fn each_misuse_within_a_process_is_told() {
 }
 
 #[test]
+fn each_misuse_of_registered_memory_is_told() {
+    const TEST: &str = "each_misuse_of_registered_memory_is_told";
+    let cuda = FakeCuda::alone(TEST, FakeCuda::new, || {
+        begin(0);
+        let map = |rights| {
+            // SAFETY: a null address asks for fresh memory.
+            unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                libc::mmap(std::ptr::null_mut(), 8192, rights, flags, -1, 0)
+            }
+        };
+        // SAFETY: the test uses it no more.
+        let unmap = |start| assert_eq!(unsafe { libc::munmap(start, 8192) }, 0);
+        let (both, read) = (map(libc::PROT_READ | libc::PROT_WRITE), map(libc::PROT_READ));
+        assert_eq!(cuMemHostRegister_v2(both, 4095, 0), INVALID_VALUE);
+        assert_eq!(cuMemHostRegister_v2(read, 8192, 1), INVALID_VALUE);
+        assert_eq!(cuMemHostUnregister(read), 713);
+        // An error, and no misuse.
+        assert_eq!(
+            (cuMemHostRegister_v2(read, 8192, 9), cuMemHostRegister_v2(read, 4096, 9)),
+            (0, 712)
+        );
+        unmap(read);
+        assert_eq!(cuMemHostUnregister(read), 0);
+        assert_eq!(cuMemHostRegister_v2(read, 8192, 9), INVALID_VALUE);
+        assert_eq!(cuMemHostRegister_v2(both, 8192, 0), 0);
+    });
+    assert_eq!(
+        cuda.misuses(),
+        [
+            "cuMemHostRegister_v2: the range is not one of whole pages",
+            "cuMemHostRegister_v2: the range is not mapped, or not for writing",
+            "cuMemHostUnregister: nothing is registered there",
+            "cuMemHostUnregister: the range was unmapped before",
+            "cuMemHostRegister_v2: the range is not mapped",
+            "exit: 1 ranges of the host are left registered",
+        ]
+    );
+}
+
+#[test]
 fn each_misuse_between_processes_is_told() {
     const TEST: &str = "each_misuse_between_processes_is_told";
     run_here(TEST, |argument| {

@@ -6,12 +6,15 @@ mod adopted;
 mod containers;
 mod copies;
 mod descriptors;
+mod dlpack;
 mod errors;
 mod exchange;
 mod fake;
 mod fake_misuse;
 mod forged;
+mod framework;
 mod hangs;
+mod pinned;
 mod quotas;
 #[path = "../support/mod.rs"]
 mod support;

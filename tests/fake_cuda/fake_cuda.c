@@ -85,6 +85,8 @@ __attribute__((constructor)) static void load(void)
     settings.no_ipc = number_of("FAKE_CUDA_NO_IPC", 0);
     settings.no_descriptors = number_of("FAKE_CUDA_NO_DESCRIPTORS", 0);
     settings.no_words = number_of("FAKE_CUDA_NO_WORDS", 0);
+    settings.no_pins = number_of("FAKE_CUDA_NO_PINS", 0);
+    settings.no_read_only_pins = number_of("FAKE_CUDA_NO_READ_ONLY_PINS", 0);
     settings.no_device = number_of("FAKE_CUDA_NO_DEVICE", 0);
     settings.capturing = number_of("FAKE_CUDA_CAPTURING", 0);
     const char *session = getenv("FAKE_CUDA_SESSION");
@@ -105,6 +107,7 @@ __attribute__((destructor)) static void unload(void)
     if (!forked) {
         call = "exit";
         count_left();
+        count_registered();
         forget_memories();
         forget_events();
     }
@@ -241,6 +244,7 @@ CUresult cuGetErrorName(CUresult error, const char **name)
         {400, "CUDA_ERROR_INVALID_HANDLE"}, {401, "CUDA_ERROR_ILLEGAL_STATE"}, {500, "CUDA_ERROR_NOT_FOUND"},
         {600, "CUDA_ERROR_NOT_READY"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {702, "CUDA_ERROR_LAUNCH_TIMEOUT"},
         {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"}, {711, "CUDA_ERROR_TOO_MANY_PEERS"},
+        {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"}, {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
         {719, "CUDA_ERROR_LAUNCH_FAILED"}, {800, "CUDA_ERROR_NOT_PERMITTED"}, {801, "CUDA_ERROR_NOT_SUPPORTED"},
         {802, "CUDA_ERROR_SYSTEM_NOT_READY"}, {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"},
         {999, "CUDA_ERROR_UNKNOWN"},
@@ -325,6 +329,8 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         case 33: *value = device + 1; break;         /* PCI_BUS_ID */
         case 41: *value = 1; break;                  /* UNIFIED_ADDRESSING */
         case 75: *value = 9; break;                  /* COMPUTE_CAPABILITY_MAJOR */
+        case 99: *value = !settings.no_pins; break;  /* HOST_REGISTER_SUPPORTED */
+        case 113: *value = !settings.no_pins && !settings.no_read_only_pins; break; /* READ_ONLY_HOST_REGISTER_SUPPORTED */
         case 102: *value = 1; break;                 /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
         case 103:                                    /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
             *value = !settings.no_descriptors && !settings.no_ipc;

@@ -6,6 +6,7 @@
  *   memory.c     memory, and its handles for other processes
  *   stream.c     streams that work by themselves, and events, within a process and between processes
  *   vmm.c        virtual memory: allocations that are exported as descriptors
+ *   pinned.c     memory of the host that is registered
  *
  * It is as strict as the driver, and stricter where CUDA leaves the outcome of a misuse undefined: then the trace gets
  * a line that starts with MISUSE. A device address is never an address of this process's memory: whoever touches it
@@ -26,6 +27,8 @@
  *   FAKE_CUDA_NO_IPC     1: devices cannot share memory or events
  *   FAKE_CUDA_NO_DESCRIPTORS  1: devices export no memory as descriptors
  *   FAKE_CUDA_NO_WORDS   1: streams neither write nor wait for words of 64 bits
+ *   FAKE_CUDA_NO_PINS    1: devices register no memory of the host
+ *   FAKE_CUDA_NO_READ_ONLY_PINS  1: they register none that the process may only read
  *   FAKE_CUDA_NO_DEVICE  1: cuInit finds no device
  *   FAKE_CUDA_CAPTURING  1: every stream is being captured into a graph, and what it is given is a misuse
  *
@@ -82,6 +85,8 @@ enum {
     INVALID_HANDLE = 400,
     NOT_READY = 600,
     CONTEXT_IS_DESTROYED = 709,
+    ALREADY_REGISTERED = 712,
+    NOT_REGISTERED = 713,
     NOT_SUPPORTED = 801,
 };
 
@@ -105,7 +110,7 @@ extern struct settings {
     bool stuck;
     size_t bytes;
     const char *session;
-    bool no_ipc, no_device, no_descriptors, no_words, capturing;
+    bool no_ipc, no_device, no_descriptors, no_words, no_pins, no_read_only_pins, capturing;
 } settings;
 
 extern struct context contexts[16];
@@ -198,6 +203,9 @@ void forget_memories(void);
 
 /* vmm.c. At the end of the process: a misuse tells what is left of virtual memory, and of its descriptors. */
 void count_left(void);
+
+/* pinned.c. At the end of the process: a misuse tells what is left registered. */
+void count_registered(void);
 
 /* stream.c */
 void drain(struct context *context);

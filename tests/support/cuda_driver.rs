@@ -145,6 +145,10 @@ calls! {
     cuMemUnmap(pointer: u64, size: usize);
     cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void);
     cuPointerGetAttribute(value: *mut c_void, attribute: u32, pointer: u64);
+    cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: u32);
+    cuMemHostUnregister(pointer: *mut c_void);
+    cuMemAllocHost_v2(pointer: *mut usize, size: usize);
+    cuMemFreeHost(pointer: usize);
     cuMemGetAllocationPropertiesFromHandle(prop: *mut AllocationProp, handle: u64);
     cuStreamWriteValue64_v2(stream: usize, pointer: u64, value: u64, flags: u32);
     cuStreamWaitValue64_v2(stream: usize, pointer: u64, value: u64, flags: u32);

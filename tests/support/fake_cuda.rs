@@ -149,6 +149,16 @@ impl FakeCuda {
         self.with("FAKE_CUDA_NO_WORDS", 1)
     }
 
+    /// Devices that register no memory of the host.
+    pub fn without_pins(self) -> Self {
+        self.with("FAKE_CUDA_NO_PINS", 1)
+    }
+
+    /// Devices that register no memory of the host that the process may only read.
+    pub fn without_read_only_pins(self) -> Self {
+        self.with("FAKE_CUDA_NO_READ_ONLY_PINS", 1)
+    }
+
     /// Lets the pools of the tests' processes be of a kind.
     pub fn of_kind(self, kind: Kind) -> Self {
         self.with(KIND, kind as u32)
@@ -205,6 +215,14 @@ impl FakeCuda {
             eprintln!("skipped: {test} asks what was called, which a real driver does not tell");
         }
         !is_real()
+    }
+
+    /// Whether it is the driver of a GPU, whose speed means something. Otherwise it says so.
+    pub fn has_speed(&self, test: &str) -> bool {
+        if !is_real() {
+            eprintln!("skipped: {test} measures a GPU, and there is none (SLIPRING_GPU)");
+        }
+        is_real()
     }
 
     /// Returns the environment of a process that uses this driver.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use slipring::broadcast::Publisher;
+use slipring::error::TensorFault;
 use slipring::{Context, DType, Error, ErrorKind, Shape, Tensor, TensorMut};
 
 use crate::buffer::View;
@@ -12,6 +13,7 @@ use crate::deadline::Deadline;
 use crate::dlpack;
 use crate::dtype;
 use crate::error::{raise, timed_out};
+use crate::gpu;
 use crate::handle::Handle;
 use crate::memory::Memory;
 use crate::metadata::type_name;
@@ -129,11 +131,11 @@ impl Wanted {
 }
 
 /// Returns a tensor in the pool with a copy of an object's elements: of a buffer of any strides, or of a contiguous tensor of
-/// DLPack.
+/// DLPack. One on a GPU is not copied.
 ///
 /// # Errors
 ///
-/// `TypeError`: the object is neither, or its elements have no dtype. Otherwise as [`Wanted::allocate`].
+/// `TypeError`: the object is neither, or its elements have no dtype. Otherwise as [`Wanted::allocate`] and [`gpu::adopt`].
 pub fn copy_in(
     object: &Bound<'_, PyAny>,
     source: Source<'_>,
@@ -153,31 +155,36 @@ pub fn copy_in(
             draft
         }
         // An array may have elements without a format, such as bfloat16, and yet DLPack.
-        refused => match dlpack::import(object) {
-            Ok(Some(tensor)) => {
-                let wanted = wanted(tensor.dtype(), tensor.shape().dims())?;
-                let mut draft = wanted.allocate(py, source, Some(deadline))?;
-                tensor.copy_to(&mut draft);
-                draft
+        refused => {
+            if let Some(tensor) = gpu::adopt(object, deadline)? {
+                return Ok(tensor);
             }
-            Ok(None) => {
-                refused?;
-                let text = format!(
-                    "{} is no tensor: pass a slipring.Tensor, an array with the buffer protocol, or one with DLPack",
-                    type_name(object)
-                );
-                return Err(PyTypeError::new_err(text));
+            match dlpack::import(object) {
+                Ok(Some(tensor)) => {
+                    let wanted = wanted(tensor.dtype(), tensor.shape().dims())?;
+                    let mut draft = wanted.allocate(py, source, Some(deadline))?;
+                    tensor.copy_to(&mut draft);
+                    draft
+                }
+                Ok(None) => {
+                    refused?;
+                    let text = format!(
+                        "{} is no tensor: pass a slipring.Tensor, an array with the buffer protocol, or one with DLPack",
+                        type_name(object)
+                    );
+                    return Err(PyTypeError::new_err(text));
+                }
+                Err(error) => {
+                    let Some((dtype, view)) = bits_of(object)? else {
+                        return Err(refused.err().unwrap_or(error));
+                    };
+                    let mut draft =
+                        wanted(dtype, &view.dims())?.allocate(py, source, Some(deadline))?;
+                    view.copy_to(py, &mut draft)?;
+                    draft
+                }
             }
-            Err(error) => {
-                let Some((dtype, view)) = bits_of(object)? else {
-                    return Err(refused.err().unwrap_or(error));
-                };
-                let mut draft =
-                    wanted(dtype, &view.dims())?.allocate(py, source, Some(deadline))?;
-                view.copy_to(py, &mut draft)?;
-                draft
-            }
-        },
+        }
     };
     draft.share().map_err(raise)
 }
@@ -204,7 +211,7 @@ fn bits_of(object: &Bound<'_, PyAny>) -> PyResult<Option<(DType, View)>> {
 ///
 /// # Errors
 ///
-/// As [`Wanted::allocate`] and [`Memory::read`]. `LoanRevoked`.
+/// As [`Wanted::allocate`] and [`Memory::read`]. `LoanRevoked`. `InvalidTensor`: they lie on a GPU.
 pub fn copy_loan(
     py: Python<'_>,
     memory: &Memory,
@@ -212,6 +219,9 @@ pub fn copy_loan(
     deadline: &Deadline,
 ) -> PyResult<Tensor> {
     let (dtype, shape) = (memory.dtype(), *memory.shape());
+    if memory.gpu()?.is_some() {
+        return Err(raise(TensorFault::GpuLoan.into()));
+    }
     if dtype == DType::Bytes {
         return memory.read(slipring::Tensor::to_private);
     }

@@ -346,12 +346,13 @@ impl Connection {
     }
 
     /// Sends a tensor. One of `empty()` goes without a copy, and is gone then; one that was shared goes without a copy and
-    /// stays. One that was received, and any other array with the buffer protocol or DLPack, is copied once.
+    /// stays. One that was received, and any other array with the buffer protocol or DLPack, is copied once. One on a GPU goes
+    /// without a copy when its elements are written, and is kept until no process uses it: do not write it until then.
     ///
     /// Waits as `send` does. If it raises, nothing was sent, and the tensor can be sent later.
     ///
     /// Raises `ViewsAlive` while an array or another view of a writable tensor is alive, `TensorGone`, `TypeError` for what is no
-    /// tensor, and otherwise as `send`.
+    /// tensor, `InvalidTensor` for what cannot be sent, `GpuError`, and otherwise as `send`.
     #[pyo3(signature = (tensor, *, meta = None, timeout = None))]
     fn send_tensor(
         &self,

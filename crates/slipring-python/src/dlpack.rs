@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use slipring::DType;
 use slipring::tensor::dlpack::{
-    DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, Imported, export_on,
+    DLDevice, DLManagedTensor, DLManagedTensorVersioned, Imported, export_on,
 };
 
 use crate::buffer::with_room;
@@ -25,19 +25,17 @@ const USED_VERSIONED: &CStr = c"used_dltensor_versioned";
 const LEGACY: &CStr = c"dltensor";
 const USED_LEGACY: &CStr = c"used_dltensor";
 
-/// The structure of DLPack before 1.0: `DLManagedTensor`.
-#[repr(C)]
-struct Legacy {
-    tensor: DLTensor,
-    context: *mut Structure,
-    // SAFETY: to be called once, by the holder of the tensor, with the tensor's own address.
-    deleter: Option<unsafe extern "C" fn(*mut Self)>,
-}
-
 type Structure = DLManagedTensorVersioned;
 
-/// An exported structure that has no holder yet.
-struct Unclaimed(NonNull<Structure>);
+/// A structure that has no holder yet.
+pub struct Unclaimed(NonNull<Structure>);
+
+impl Unclaimed {
+    /// Returns the structure. Its new holder calls the deleter.
+    pub fn into_raw(self) -> *mut Structure {
+        ManuallyDrop::new(self).0.as_ptr()
+    }
+}
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {
@@ -97,9 +95,19 @@ pub fn export(
         let at = (place.start as u64, place.len);
         (export_on(DLDevice::CPU, guard, at, dtype, shape), flags)
     };
-    let raw = NonNull::new(raw.map_err(raise)?).map(Unclaimed);
+    to_capsule(py, raw.map_err(raise)?, flags, is_versioned)
+}
+
+/// Returns a structure that `export_on` made and nobody else has seen as a capsule, with these flags.
+pub fn to_capsule(
+    py: Python<'_>,
+    raw: *mut Structure,
+    flags: u64,
+    is_versioned: bool,
+) -> PyResult<Py<PyAny>> {
+    let raw = NonNull::new(raw).map(Unclaimed);
     let exported = raw.ok_or_else(|| PyBufferError::new_err("no structure"))?;
-    // SAFETY: it was made above, and nobody else has seen it.
+    // SAFETY: the caller has made it.
     unsafe { (*exported.0.as_ptr()).flags = flags };
     if is_versioned { capsule(py, exported) } else { legacy_capsule(py, exported) }
 }
@@ -119,10 +127,11 @@ fn capsule(py: Python<'_>, exported: Unclaimed) -> PyResult<Py<PyAny>> {
 }
 
 fn legacy_capsule(py: Python<'_>, exported: Unclaimed) -> PyResult<Py<PyAny>> {
-    let context = ManuallyDrop::new(exported).0.as_ptr();
+    let context = exported.into_raw();
     // SAFETY: the structure is whole until its deleter is called.
-    let tensor = unsafe { (*context).dl_tensor };
-    let legacy = Box::new(Legacy { tensor, context, deleter: Some(delete_legacy) });
+    let dl_tensor = unsafe { (*context).dl_tensor };
+    let manager_ctx = context.cast();
+    let legacy = Box::new(DLManagedTensor { dl_tensor, manager_ctx, deleter: Some(delete_legacy) });
     let legacy = Box::into_raw(legacy);
     // SAFETY: as in `capsule`.
     let capsule = unsafe { ffi::PyCapsule_New(legacy.cast(), LEGACY.as_ptr(), Some(drop_legacy)) };
@@ -136,10 +145,10 @@ fn legacy_capsule(py: Python<'_>, exported: Unclaimed) -> PyResult<Py<PyAny>> {
 }
 
 // SAFETY: the deleter of what `legacy_capsule` made: called once, with its address.
-unsafe extern "C" fn delete_legacy(legacy: *mut Legacy) {
+unsafe extern "C" fn delete_legacy(legacy: *mut DLManagedTensor) {
     // SAFETY: it came from a box, and this is its last use.
     let legacy = unsafe { Box::from_raw(legacy) };
-    drop(NonNull::new(legacy.context).map(Unclaimed));
+    drop(NonNull::new(legacy.manager_ctx.cast()).map(Unclaimed));
 }
 
 // SAFETY: the interpreter calls it for a capsule that `capsule` made.
@@ -170,27 +179,46 @@ unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
 ///
 /// What the object raises. `InvalidTensor`: the tensor is not contiguous in memory of the host, or of an unknown type.
 pub fn import(object: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
+    let Some(exported) = request(object, None)? else { return Ok(None) };
+    // SAFETY: the capsule owned a structure as `dlpack.h` describes it, and has given it away. Other threads and peers may
+    // write the elements, which the caller reads by `Imported::copy_to` alone.
+    unsafe { Imported::from_raw(exported.into_raw()) }.map(Some).map_err(raise)
+}
+
+/// Takes the structure of an object with `__dlpack__`, to be used on a stream with this number if there is one. `None`: the
+/// object has none.
+///
+/// # Errors
+///
+/// What the object raises. `BufferError`: it returned no capsule.
+pub fn request(object: &Bound<'_, PyAny>, stream: Option<i64>) -> PyResult<Option<Unclaimed>> {
     let py = object.py();
     let Some(method) = object.getattr_opt("__dlpack__")? else { return Ok(None) };
     let arguments = PyDict::new(py);
-    arguments.set_item("max_version", (1, 0))?;
-    let capsule = match method.call((), Some(&arguments)) {
+    if let Some(stream) = stream {
+        arguments.set_item("stream", stream)?;
+    }
+    let newer = arguments.copy()?;
+    newer.set_item("max_version", (1, 0))?;
+    let capsule = match method.call((), Some(&newer)) {
         // A library before DLPack 1.0.
         Err(error) if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => {
-            method.call0()?
+            method.call((), Some(&arguments))?
         }
         other => other?,
     };
     let raw = if let Some(raw) = claim(&capsule, VERSIONED, USED_VERSIONED) {
-        raw.cast::<Structure>()
+        Some(raw.cast::<Structure>())
     } else if let Some(raw) = claim(&capsule, LEGACY, USED_LEGACY) {
-        versioned(raw.cast::<Legacy>())
+        // SAFETY: the capsule owned a structure as `dlpack.h` describes it, and has given it away.
+        NonNull::new(unsafe { Structure::of_unversioned(raw.cast().as_ptr()) })
     } else {
-        return Err(PyBufferError::new_err("__dlpack__ returned no DLPack capsule"));
+        None
     };
-    // SAFETY: the capsule owned a structure as `dlpack.h` describes it, and has given it away. Other threads and peers may
-    // write the elements, which the caller reads by `Imported::copy_to` alone.
-    unsafe { Imported::from_raw(raw.as_ptr()) }.map(Some).map_err(raise)
+    match raw {
+        Some(raw) => Ok(Some(Unclaimed(raw))),
+        None => Err(PyBufferError::new_err("__dlpack__ returned no DLPack capsule")),
+    }
 }
 
 /// Takes the structure out of a capsule with this name. `None`: it has another one.
@@ -205,30 +233,4 @@ fn claim(capsule: &Bound<'_, PyAny>, name: &CStr, used: &'static CStr) -> Option
     // SAFETY: as above, and the new name lives for ever.
     unsafe { ffi::PyCapsule_SetName(raw, used.as_ptr()) };
     NonNull::new(structure.cast())
-}
-
-/// Returns a structure of version 1 that owns one of before.
-fn versioned(legacy: NonNull<Legacy>) -> NonNull<Structure> {
-    // SAFETY: the caller has taken it out of a capsule, so it is whole.
-    let dl_tensor = unsafe { (*legacy.as_ptr()).tensor };
-    let structure = Box::new(Structure {
-        version: DLPackVersion { major: 1, minor: 0 },
-        manager_ctx: legacy.as_ptr().cast(),
-        deleter: Some(delete_versioned),
-        flags: 0,
-        dl_tensor,
-    });
-    NonNull::from(Box::leak(structure))
-}
-
-// SAFETY: the deleter of what `versioned` made: called once, with its address.
-unsafe extern "C" fn delete_versioned(structure: *mut Structure) {
-    // SAFETY: it came from a box, and this is its last use.
-    let structure = unsafe { Box::from_raw(structure) };
-    let legacy = structure.manager_ctx.cast::<Legacy>();
-    // SAFETY: the structure owns the legacy one.
-    if let Some(deleter) = unsafe { (*legacy).deleter } {
-        // SAFETY: as above; this is the only call.
-        unsafe { deleter(legacy) };
-    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
+use slipring::error::CudaFault;
 use slipring::{Error, ErrorKind};
 
 /// Returns the exception of an error.
@@ -76,7 +77,12 @@ fn class_of(kind: &ErrorKind) -> &'static str {
         ErrorKind::LoanRevoked => "LoanRevoked",
         ErrorKind::OtherKind { .. } => "OtherKind",
         ErrorKind::LinkClosed => "Closed",
-        ErrorKind::Metadata(_) | ErrorKind::Tensor(_) => "InvalidTensor",
+        ErrorKind::Metadata(_)
+        | ErrorKind::Tensor(_)
+        | ErrorKind::Cuda(CudaFault::NotExportable { .. } | CudaFault::StreamNumber { .. }) => {
+            "InvalidTensor"
+        }
+        ErrorKind::Cuda(_) => "GpuError",
         ErrorKind::Forked => "Forked",
         ErrorKind::Os { .. } => "SystemCallFailed",
         _ => "Error",

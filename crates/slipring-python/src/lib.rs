@@ -21,6 +21,7 @@ mod dlpack;
 mod dtype;
 mod error;
 mod event_loop;
+mod gpu;
 mod handle;
 mod inbox;
 mod listener;
@@ -93,5 +94,6 @@ fn init(this: &Bound<'_, PyModule>) -> PyResult<()> {
     this.add_class::<subscriber::Subscriber>()?;
     this.add_class::<tensor::Tensor>()?;
     this.add_class::<tensor_set::Tensors>()?;
-    this.add_function(wrap_pyfunction!(strings, this)?)
+    this.add_function(wrap_pyfunction!(strings, this)?)?;
+    this.add_function(wrap_pyfunction!(gpu::trim_gpus, this)?)
 }

@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicPtr;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use slipring::error::GpuUuid;
 use slipring::{DType, Error, Shape, Tensor, TensorMut};
 
 use crate::error::{exception, raise};
@@ -188,6 +189,34 @@ impl Memory {
             };
             state.views += 1;
             Ok(place)
+        })
+    }
+
+    /// Counts a view that `open`, which calls no Python code, returns of a tensor that is ready.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open`. `TensorGone`, `Forked`.
+    pub fn open_view_by<R>(&self, open: impl FnOnce(&Tensor) -> Result<R, Error>) -> PyResult<R> {
+        self.locked(|state| match &state.contents {
+            Contents::Ready(tensor) => {
+                let opened = open(tensor)?;
+                state.views += 1;
+                Ok(opened)
+            }
+            other => Err(other.gone()),
+        })
+    }
+
+    /// Returns the GPU that the bytes lie on. `None`: they lie in memory of the host, or are gone.
+    ///
+    /// # Errors
+    ///
+    /// `Forked`.
+    pub fn gpu(&self) -> PyResult<Option<GpuUuid>> {
+        self.locked(|state| match &state.contents {
+            Contents::Ready(tensor) => Ok(tensor.gpu()),
+            _ => Ok(None),
         })
     }
 

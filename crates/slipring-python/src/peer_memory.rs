@@ -7,12 +7,12 @@ use crate::process::Owner;
 /// Memory of a peer that this process has mapped. It stays mapped as long as this object.
 #[pyclass(frozen, module = "slipring")]
 pub struct PeerMemory {
-    memory: slipring::seam::PeerMemory,
+    memory: slipring::seam::SegmentMemory,
     owner: Owner,
 }
 
 impl PeerMemory {
-    pub fn new(memory: slipring::seam::PeerMemory) -> Self {
+    pub fn new(memory: slipring::seam::SegmentMemory) -> Self {
         Self { memory, owner: Owner::here() }
     }
 }

@@ -16,6 +16,7 @@ use slipring::{DType, TensorMut};
 use crate::buffer::{Elements, export_elements};
 use crate::dtype;
 use crate::error::raise;
+use crate::gpu;
 use crate::memory::Memory;
 use crate::metadata::to_dict;
 use crate::peer_memory::PeerMemory;
@@ -23,7 +24,8 @@ use crate::peer_memory::PeerMemory;
 /// Elements of one dtype in row-major order, in shared memory or in memory of this process.
 ///
 /// A tensor of `empty()` is written through `numpy.asarray(tensor)`, a `memoryview`, or DLPack, and then sent. A received one
-/// is read through them, without a copy; the sender gets its memory back when the tensor and all views of it are gone.
+/// is read through them, without a copy; the sender gets its memory back when the tensor and all views of it are gone. One that
+/// lies on a GPU is read there, through DLPack.
 #[pyclass(frozen, module = "slipring", weakref)]
 pub struct Tensor {
     memory: Arc<Memory>,
@@ -152,11 +154,14 @@ impl Tensor {
         Ok(slf)
     }
 
-    /// Returns a private copy, which holds no loan and which no other process can change.
+    /// Returns a private copy in memory of the host, which holds no loan and which no other process can change.
     ///
-    /// Raises `TensorGone`, `LoanRevoked`.
-    fn copy(&self) -> PyResult<Self> {
-        let copy = self.memory.read(slipring::Tensor::to_private)?;
+    /// Raises `TensorGone`, `LoanRevoked`; `GpuError` and `PeerDied` for a tensor on a GPU.
+    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        let copy = match self.memory.gpu()? {
+            Some(uuid) => gpu::to_host(py, &self.memory, uuid)?,
+            None => self.memory.read(slipring::Tensor::to_private)?,
+        };
         let tensor = Self { dtype: self.dtype, ..Self::ready(copy) };
         Ok(tensor.with(self.metadata.clone()))
     }
@@ -226,6 +231,7 @@ impl Tensor {
             self.memory.shape().dims().iter().map(ToString::to_string).collect();
         let state = match self.memory.facts() {
             Ok(facts) if facts.is_writable => "writable",
+            Ok(_) if self.memory.gpu().is_ok_and(|gpu| gpu.is_some()) => "on loan, on a GPU",
             Ok(facts) if facts.is_loaned && facts.is_stable => "on loan, trusted",
             Ok(facts) if facts.is_loaned => "on loan: its sender can change it",
             Ok(_) => "read-only",
@@ -249,16 +255,25 @@ impl Tensor {
 
     /// Returns the tensor as a capsule of DLPack.
     ///
-    /// Raises `BufferError` if the caller asks for another device, or for read-only memory without a copy in DLPack before 1.0.
+    /// A tensor on a GPU is used on the caller's `stream`, which lives as long as what the caller makes of the capsule. It is
+    /// copied for `copy=True`, and to the host for `dl_device=(1, 0)`.
+    ///
+    /// Raises `BufferError` if the caller asks for another device, or for read-only memory of the host without a copy in DLPack
+    /// before 1.0; `ValueError`, `GpuError` and `PeerDied` for a tensor on a GPU.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__(
         &self,
         py: Python<'_>,
-        stream: Option<&Bound<'_, PyAny>>,
+        stream: Option<i64>,
         max_version: Option<(u32, u32)>,
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
+        let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        if let Some(uuid) = self.memory.gpu()? {
+            let asked = gpu::Asked { stream, device: dl_device, copy, is_versioned };
+            return gpu::export(py, &self.memory, (uuid, self.dtype), &asked);
+        }
         if stream.is_some() {
             return Err(PyBufferError::new_err(
                 "the tensor lies in memory of the host, which has no streams",
@@ -268,13 +283,14 @@ impl Tensor {
             let text = format!("device {device:?}, the tensor lies on (1, 0): memory of the host");
             return Err(PyBufferError::new_err(text));
         }
-        let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
         crate::dlpack::export(py, &self.memory, self.dtype, copy, is_versioned)
     }
 
-    /// Returns `(1, 0)`: memory of the host.
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        (1, 0)
+    /// Returns `(1, 0)`, memory of the host, or `(2, number)`, a GPU.
+    ///
+    /// Raises `GpuError` if this process does not see the GPU.
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        self.memory.gpu()?.map_or(Ok((1, 0)), gpu::dlpack_device)
     }
 
     /// # Safety

@@ -45,11 +45,17 @@ impl DLDevice {
 
     /// Returns the device of a GPU's memory: `kDLCUDA`.
     pub fn cuda(ordinal: u32) -> Self {
-        Self { device_type: 2, device_id: ordinal as i32 }
+        Self { device_type: Self::CUDA, device_id: ordinal as i32 }
     }
 
     /// Pinned memory of the host: `kDLCUDAHost`.
     pub const CUDA_HOST: Self = Self { device_type: 3, device_id: 0 };
+
+    /// The type of a GPU's memory: `kDLCUDA`.
+    pub(super) const CUDA: i32 = 2;
+
+    /// The type of memory that moves between the host and GPUs: `kDLCUDAManaged`.
+    pub(super) const CUDA_MANAGED: i32 = 13;
 }
 
 /// The type of an element, in the byte order of the host.

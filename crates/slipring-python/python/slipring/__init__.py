@@ -23,6 +23,7 @@ from ._errors import (
     Error,
     Evicted,
     Forked,
+    GpuError,
     HoldLimit,
     InvalidAddress,
     InvalidOption,
@@ -56,6 +57,7 @@ from ._slipring import (
     Tensors,
     __version__,
     strings,
+    trim_gpus,
 )
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "Evicted",
     "Forked",
     "Full",
+    "GpuError",
     "HoldLimit",
     "InvalidAddress",
     "InvalidOption",
@@ -104,4 +107,5 @@ __all__ = [
     "publish",
     "strings",
     "subscribe",
+    "trim_gpus",
 ]

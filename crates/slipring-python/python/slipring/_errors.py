@@ -91,5 +91,9 @@ class Forked(Error, RuntimeError):
     """The object belongs to the parent of this forked process."""
 
 
+class GpuError(Error):
+    """The driver of the GPUs is missing, does not see a GPU, or refuses a call."""
+
+
 class SystemCallFailed(Error, OSError):
     """The kernel refused a system call."""

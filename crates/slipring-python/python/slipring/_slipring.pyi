@@ -48,6 +48,7 @@ __all__ = [
     "Tensors",
     "__version__",
     "strings",
+    "trim_gpus",
 ]
 
 __version__: str
@@ -99,7 +100,7 @@ class Tensor:
     def __dlpack__(
         self,
         *,
-        stream: None = None,
+        stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
@@ -440,3 +441,4 @@ class Context:
     ) -> Tensor: ...
 
 def strings(elements: Iterable[str | bytes], shape: int | Sequence[int] | None = None) -> Tensor: ...
+def trim_gpus() -> int: ...

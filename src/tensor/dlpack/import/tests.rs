@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::error::{ErrorKind, TensorFault};
-use crate::tensor::dlpack::abi::{DLDataType, DLPackVersion};
-use proptest::collection::vec;
-use proptest::prelude::*;
+use crate::tensor::dlpack::abi::{DLDataType, DLPackVersion, DLTensor};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Tensors of another library, honest or lying.
@@ -239,26 +237,4 @@ fn what_was_exported_is_imported() {
     assert_eq!(imported.bytes().as_ptr(), at);
     assert_eq!(imported.bytes(), (0..24).collect::<Vec<u8>>());
     assert!(imported.is_read_only());
-}
-
-proptest! {
-    #[test]
-    fn any_structure_is_judged(
-        device_type in 0..4, code in 0u8..8, bits in any::<u8>(), lanes in 0u16..3,
-        dims in vec(prop_oneof![-1i64..9, any::<i64>()], 0..9),
-        strides in vec(any::<i64>(), 8),
-        data in any::<usize>(), byte_offset in any::<u64>(),
-    ) {
-        let mut tensor = UntrustedFd::new().managed.dl_tensor;
-        tensor.device.device_type = device_type;
-        tensor.dtype = DLDataType { code, bits: bits & 0xf8, lanes };
-        tensor.data = core::ptr::without_provenance_mut(data);
-        tensor.byte_offset = byte_offset;
-        for strides in [None, Some(&strides[..dims.len()])] {
-            if let Ok((dtype, shape, len)) = judge(&tensor, &dims, strides) {
-                prop_assert_eq!(shape.len(dtype), Ok(Some(len)));
-                let _ = start(&tensor, len);
-            }
-        }
-    }
 }

@@ -1,0 +1,239 @@
+//! Tensors on a GPU, to and from other libraries by DLPack.
+//!
+//! ```text
+//!   torch, cupy, jax ── __dlpack__(stream=ours) ──▶ adopt ──▶ send
+//!   torch, cupy, jax ◀── __dlpack__(stream=theirs) ── export ◀── receive
+//! ```
+//!
+//! 1. The driver is loaded when the first such tensor is met.
+//! 2. A library's tensor is let go of on another thread, when no process uses it any more.
+//! 3. What a library gets is valid on the stream that it names. Its deleter returns the loan behind the work of that stream.
+
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use slipring::cuda::{Device, GpuView, Pool, Stream};
+use slipring::error::{CudaFault, GpuUuid};
+use slipring::tensor::dlpack::{DLDevice, DLManagedTensorVersioned, export_on};
+use slipring::{DType, Error, Tensor};
+
+use crate::buffer::with_room;
+use crate::deadline::Deadline;
+use crate::dlpack::{request, to_capsule};
+use crate::error::{raise, timed_out};
+use crate::memory::{Memory, ViewGuard};
+use crate::process::Owner;
+
+/// `kDLCUDA` and `kDLCUDAManaged`: memory that the driver of the GPUs knows, and is not on the host.
+const ON_GPU: [i32; 2] = [2, 13];
+
+/// The device of DLPack that is memory of the host.
+const HOST: (i32, i32) = (1, 0);
+
+/// A GPU that this process has met. Its context stays: it is that of other libraries of the process, too.
+#[derive(Clone)]
+struct Met {
+    device: Device,
+    /// The memory of copies on the GPU.
+    copies: Arc<Pool>,
+    /// The streams before which libraries order their work, of which each send uses one.
+    idle: Arc<Mutex<Vec<Stream>>>,
+}
+
+static MET: Mutex<Vec<Met>> = Mutex::new(Vec::new());
+
+/// The process that has loaded the driver. A child of its does not touch the lock, which a thread may have held.
+static USER: OnceLock<Owner> = OnceLock::new();
+
+/// Returns a GPU, and keeps its context.
+///
+/// # Errors
+///
+/// As `Device::new`. In the child of a fork, whose parent may have held the lock, that is the first error.
+fn meet(ordinal: u32) -> Result<Met, Error> {
+    let device = Device::new(ordinal)?;
+    USER.get_or_init(Owner::here);
+    let mut all = MET.lock();
+    if let Some(known) = all.iter().find(|met| met.device.ordinal() == ordinal) {
+        return Ok(known.clone());
+    }
+    let copies = Arc::new(device.pool());
+    all.push(Met { device, copies, idle: Arc::default() });
+    Ok(all[all.len() - 1].clone())
+}
+
+fn meet_uuid(uuid: GpuUuid) -> Result<Met, Error> {
+    match Device::of_uuid(uuid)? {
+        Some(device) => meet(device.ordinal()),
+        None => Err(CudaFault::HiddenDevice { is: uuid }.into()),
+    }
+}
+
+/// Lets go of the tensors of other libraries on GPUs that were sent and that no process uses any more, and closes memory of
+/// peers that nobody uses. Returns how many are still in use. That happens anyway when the next tensor on a GPU is sent or
+/// received.
+///
+/// Raises `GpuError`, `Forked`.
+#[pyfunction]
+pub fn trim_gpus(py: Python<'_>) -> PyResult<usize> {
+    let Some(user) = USER.get() else { return Ok(0) };
+    user.check()?;
+    let all: Vec<Met> = MET.lock().clone();
+    let trimmed = py.detach(|| {
+        all.iter().try_fold(0, |left, Met { device, copies, .. }| {
+            copies.trim()?;
+            Ok(left + device.trim()?)
+        })
+    });
+    trimmed.map_err(raise)
+}
+
+/// Waits in slices, detached from the interpreter.
+///
+/// # Errors
+///
+/// `TimedOut`, what a handler of a signal raised, and the errors of `wait`.
+fn wait_for(
+    py: Python<'_>,
+    deadline: &Deadline,
+    wait: impl Fn(Instant) -> Result<(), Error> + Sync,
+) -> PyResult<()> {
+    loop {
+        match py.detach(|| wait(deadline.slice())) {
+            Err(error) if error.is_timeout() && deadline.has_passed() => {
+                return Err(timed_out(deadline.waited(), &error));
+            }
+            Err(error) if error.is_timeout() => py.check_signals()?,
+            done => return done.map_err(raise),
+        }
+    }
+}
+
+/// Returns the tensor of an object with DLPack whose elements are on a GPU, without a copy, when the work that writes them is
+/// done. `None`: it is not on a GPU.
+///
+/// # Errors
+///
+/// What the object raises. `TimedOut`. `GpuError`, and `InvalidTensor`: as `Device::adopt_dlpack`.
+pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<Tensor>> {
+    let py = object.py();
+    let Some(method) = object.getattr_opt("__dlpack_device__")? else { return Ok(None) };
+    let (kind, ordinal): (i32, i32) = method.call0()?.extract()?;
+    if !ON_GPU.contains(&kind) {
+        return Ok(None);
+    }
+    let ordinal = u32::try_from(ordinal)
+        .map_err(|_| PyValueError::new_err(format!("__dlpack_device__ returned GPU {ordinal}")))?;
+    let Met { device, idle, .. } = meet(ordinal).map_err(raise)?;
+    // Nothing else is queued on it.
+    let spare = idle.lock().pop();
+    let stream = spare.map_or_else(|| device.stream(), Ok).map_err(raise)?;
+    let Some(exported) = request(object, Some(stream.dlpack_number()))? else { return Ok(None) };
+    wait_for(py, deadline, |until| stream.synchronize_deadline(until))?;
+    let raw = exported.into_raw();
+    // SAFETY: a capsule owned the structure, as `dlpack.h` describes it, and has given it away. The caller of a send gives
+    // tensors whose elements nobody writes until they are back: the package's documents say so.
+    let tensor = unsafe { device.adopt_dlpack(raw, &stream) };
+    idle.lock().push(stream);
+    tensor.map(Some).map_err(raise)
+}
+
+/// What a library asks for in `__dlpack__`.
+pub struct Asked {
+    pub stream: Option<i64>,
+    pub device: Option<(i32, i32)>,
+    pub copy: Option<bool>,
+    pub is_versioned: bool,
+}
+
+/// Returns the GPU of a tensor as `__dlpack_device__` has it.
+///
+/// # Errors
+///
+/// `GpuError`: this process does not see it.
+pub fn dlpack_device(uuid: GpuUuid) -> PyResult<(i32, i32)> {
+    let met = meet_uuid(uuid).map_err(raise)?;
+    let DLDevice { device_type, device_id } = DLDevice::cuda(met.device.ordinal());
+    Ok((device_type, device_id))
+}
+
+/// Exports the memory of a tensor on a GPU as a capsule, to be used on the stream that the library names.
+///
+/// # Errors
+///
+/// `BufferError`: the library asks for memory elsewhere without a copy. `ValueError`: it names no stream. `PeerDied`,
+/// `TensorGone`, `GpuError`.
+pub fn export(
+    py: Python<'_>,
+    memory: &Arc<Memory>,
+    (uuid, dtype): (GpuUuid, DType),
+    asked: &Asked,
+) -> PyResult<Py<PyAny>> {
+    let met = meet_uuid(uuid).map_err(raise)?;
+    let here = DLDevice::cuda(met.device.ordinal());
+    let shape = memory.shape();
+    match asked.device {
+        Some(HOST) if asked.copy != Some(false) => {
+            let mut bytes = copy_to_host(py, &met.device, memory)?;
+            if dtype == DType::Bool {
+                dtype.check(shape, &bytes).map_err(raise)?;
+            }
+            let at = (bytes.as_mut_ptr() as u64, bytes.len());
+            let raw = export_on(DLDevice::CPU, bytes, at, dtype, shape).map_err(raise)?;
+            return to_capsule(py, raw, DLManagedTensorVersioned::IS_COPIED, asked.is_versioned);
+        }
+        Some(device) if device != (here.device_type, here.device_id) => {
+            let here = (here.device_type, here.device_id);
+            let text = format!("device {device:?}, the tensor lies on {here:?}: memory of a GPU");
+            return Err(PyBufferError::new_err(text));
+        }
+        _ => {}
+    }
+    // SAFETY: the protocol demands a stream of this GPU that lives until the deleter is called.
+    let stream = unsafe { met.device.stream_of_dlpack(asked.stream) }.map_err(raise)?;
+    let view = memory.open_view_by(|tensor| met.device.open(tensor, &stream))?;
+    let guard = ViewGuard(memory.clone());
+    let (view, guard, flags) = if asked.copy == Some(true) {
+        (copy_here(&met, &view, &stream).map_err(raise)?, None, DLManagedTensorVersioned::IS_COPIED)
+    } else {
+        (view, Some(guard), DLManagedTensorVersioned::READ_ONLY)
+    };
+    let at = (view.device_ptr(), view.byte_len());
+    // The view ends before its guard: the first field is dropped first.
+    let raw = export_on(here, (view, guard), at, dtype, shape).map_err(raise)?;
+    to_capsule(py, raw, flags, asked.is_versioned)
+}
+
+/// Queues a copy on the stream.
+fn copy_here(met: &Met, view: &GpuView, stream: &Stream) -> Result<GpuView, Error> {
+    let mut draft = met.copies.alloc_dtype(view.dtype(), *view.shape(), stream)?;
+    draft.copy_from(view)?;
+    met.device.open(&draft.share()?, stream)
+}
+
+/// Returns a copy of the elements, when the work that writes them is done.
+fn copy_to_host(py: Python<'_>, device: &Device, memory: &Memory) -> PyResult<Vec<u8>> {
+    let stream = device.stream().map_err(raise)?;
+    let view = memory.read(|tensor| device.open(tensor, &stream))?;
+    wait_for(py, &Deadline::after(None), |until| view.settle_deadline(until))?;
+    let mut bytes = with_room(view.byte_len())?;
+    bytes.resize(view.byte_len(), 0);
+    py.detach(|| view.read(&mut bytes)).map_err(raise)?;
+    Ok(bytes)
+}
+
+/// Returns a private copy of a tensor on a GPU, in memory of the host.
+///
+/// # Errors
+///
+/// `PeerDied`, `TensorGone`, `GpuError`, `ResourceLimit`.
+pub fn to_host(py: Python<'_>, memory: &Memory, uuid: GpuUuid) -> PyResult<Tensor> {
+    let met = meet_uuid(uuid).map_err(raise)?;
+    let bytes = copy_to_host(py, &met.device, memory)?;
+    Tensor::from_bytes(memory.dtype(), *memory.shape(), &bytes).map_err(raise)
+}

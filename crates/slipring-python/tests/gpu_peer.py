@@ -1,0 +1,301 @@
+"""A process of a test that has a driver: `python gpu_peer.py ROLE ARGUMENTS`."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import slipring
+from on_gpu import IS_COPIED, READ_ONLY, Array, Driver, OldArray, Taken
+
+LONG = 60.0
+
+
+def wait_until(is_there: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not is_there():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def raises(kind: type[BaseException], text: str, call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+def pair() -> tuple[slipring.Connection, slipring.Connection]:
+    """Returns both ends of a link of this process."""
+    from conftest import connected
+
+    return connected(f"slipring-gpu-{os.getpid()}")
+
+
+class Again:
+    """A received tensor as a library has it that took it, or a copy of it."""
+
+    def __init__(self, tensor: slipring.Tensor, copy: bool) -> None:
+        self.tensor, self.copy = tensor, copy
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.tensor.__dlpack__(copy=self.copy, **asked)
+
+
+def exchange_owner(name: str) -> None:
+    driver = Driver()
+    arrays = [Array(driver, 2, 8), OldArray(driver, 2, 8), Array(driver, 2, 8)]
+    for at, array in enumerate(arrays):
+        array.write(list(range(at, at + 16)))
+    with slipring.connect(name, retry=LONG) as link:
+        # The elements are written while they are sent.
+        driver.fill(arrays[2].start, 1, 64, arrays[2].stream)
+        link.send_tensor(arrays[0], meta={"number": 7})
+        link.send_tensors({"old": arrays[1], "host": np.arange(3), "filled": arrays[2]})
+        slipring.trim_gpus()
+        assert Array.deleted == 0
+        taken = Taken(link.recv_tensor(LONG))
+        assert taken.values(driver) == list(range(16))
+        taken.delete()
+        link.recv(LONG)
+    wait_until(lambda: slipring.trim_gpus() == 0)
+    assert (Array.deleted, Array.alive) == (3, {})
+    for array in arrays:
+        array.free()
+
+
+def exchange_reader(name: str) -> None:
+    driver = Driver()
+    stream = driver.stream()
+    with slipring.listen(name) as listener:
+        link = listener.accept(LONG)
+    tensor = link.recv_tensor(LONG)
+    assert (tensor.dtype, tensor.shape, tensor.nbytes, tensor.meta) == ("uint32", (2, 8), 64, {"number": 7})
+    assert tensor.__dlpack_device__() == (2, 0)
+    assert (tensor.on_loan, tensor.stable, tensor.writable) == (True, False, False)
+    assert "on a GPU" in repr(tensor)
+    for number in (None, 1, 2, -1, stream):
+        for version in (None, (1, 0)):
+            taken = Taken(tensor, version, stream=number)
+            assert (taken.device, taken.shape, taken.dtype) == ((2, 0), [2, 8], (1, 32, 1))
+            assert taken.flags in (None, READ_ONLY)
+            assert taken.values(driver, stream if number == stream else 0) == list(range(16))
+            taken.delete()
+    # A capsule that nobody takes ends its view.
+    tensor.__dlpack__(stream=stream)
+    taken = Taken(tensor, stream=stream)
+    raises(slipring.ViewsAlive, "1 views", tensor.release)
+    # A copy of its own, on the GPU.
+    copy = Taken(tensor, stream=stream, copy=True)
+    assert copy.flags == IS_COPIED and copy.start != taken.start
+    driver.fill(copy.start, 9, 64, stream)
+    assert copy.values(driver, stream) == [0x09090909] * 16
+    assert taken.values(driver, stream) == list(range(16))
+    for each in (copy, taken):
+        each.delete()
+    # Copies in memory of the host.
+    home = tensor.copy()
+    assert home.__dlpack_device__() == (1, 0) and home.meta == {"number": 7}
+    assert np.asarray(home).ravel().tolist() == list(range(16))
+    array = np.from_dlpack(tensor, device="cpu")
+    assert array.ravel().tolist() == list(range(16))
+    array[:] = 0
+    signed = Taken(tensor.view("int32"), stream=stream)
+    assert signed.dtype == (0, 32, 1)
+    signed.delete()
+    # What it does not do.
+    for look in (np.asarray, memoryview, tensor.__class__.check):
+        raises((slipring.InvalidTensor, BufferError), "GPU", lambda look=look: look(tensor))
+    raises(slipring.InvalidTensor, "cannot be sent on", lambda: link.send_tensor(tensor))
+    raises(slipring.InvalidTensor, "no allocation", lambda: link.send_tensor(Again(tensor, copy=False)))
+    link.send_tensor(Again(tensor, copy=True))
+    raises(BufferError, "(2, 0)", lambda: tensor.__dlpack__(dl_device=(2, 1)))
+    raises(BufferError, "(2, 0)", lambda: tensor.__dlpack__(dl_device=(1, 0), copy=False))
+    raises(ValueError, "stream 0", lambda: tensor.__dlpack__(stream=0))
+    raises(ValueError, "stream -2", lambda: tensor.__dlpack__(stream=-2))
+    tensor.release()
+    raises(slipring.TensorGone, "released", tensor.__dlpack__)
+    tensors = link.recv_tensors(LONG)
+    assert np.asarray(tensors["host"]).tolist() == [0, 1, 2]
+    for key, values in (("old", list(range(1, 17))), ("filled", [0x01010101] * 16)):
+        taken = Taken(tensors[key], stream=stream)
+        assert taken.values(driver, stream) == values
+        taken.delete()
+    del tensors
+    link.send(b"read")
+    link.close()
+    # The copy that was sent is deleted behind the stream's work.
+    wait_until(lambda: slipring.trim_gpus() == 0)
+    driver.end_stream(stream)
+
+
+def refusals() -> None:
+    driver = Driver()
+    near, far = pair()
+
+    def change(**fields: Any) -> Callable[[Any], None]:
+        def lie(structure: Any) -> None:
+            for name, value in fields.items():
+                setattr(structure.tensor, name, value)
+
+        return lie
+
+    def transpose(structure: Any) -> None:
+        strides = structure.tensor.strides
+        strides[0], strides[1] = 1, 2
+
+    lies = [
+        (change(device_type=13), "managed memory"),
+        (change(device_type=1), "device type 1"),
+        (change(device_id=1), "on GPU 1"),
+        (change(code=5), "type code 5"),
+        (change(data=None), "data is null"),
+        (change(byte_offset=4), "multiple of 256"),
+        (change(byte_offset=1 << 40), "no allocation"),
+        (transpose, "stride"),
+        (lambda structure: setattr(structure, "major", 2), "version 2"),
+    ]
+    for number, (lie, text) in enumerate(lies, 1):
+        array = Array(driver, 2, 8, lie=lie)
+        send = near.send_tensor if number % 2 else (lambda array: near.send_tensors({"a": np.ones(1), "b": array}))
+        raises(slipring.InvalidTensor, text, lambda array=array, send=send: send(array))
+        assert (Array.deleted, Array.alive) == (number, {})
+        array.free()
+    empty = Array(driver, 0, 8)
+    raises(slipring.InvalidTensor, "no bytes", lambda: near.send_tensor(empty))
+    empty.free()
+    array = Array(driver, 2, 8)
+    array.device = (2, 7)
+    raises(slipring.GpuError, "no GPU 7", lambda: near.send_tensor(array))
+    array.device = (2, -1)
+    raises(ValueError, "GPU -1", lambda: near.send_tensor(array))
+    array.device = (13, 0)
+    array.lie = change(device_type=13)
+    raises(slipring.InvalidTensor, "managed memory", lambda: near.send_tensor(array))
+    array.device, array.lie = (2, 0), None
+    array.__class__ = type("Broken", (Array,), {"__dlpack__": lambda self, **_: b"no capsule"})
+    raises(BufferError, "no DLPack capsule", lambda: near.send_tensor(array))
+    array.__class__ = Array
+    publisher = slipring.publish(f"slipring-gpu-topic-{os.getpid()}")
+    raises(slipring.InvalidTensor, "GPU", lambda: publisher.send_tensor(array))
+    assert far.try_recv_tensor() is None
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+
+
+def waits() -> None:
+    """The driver lets each piece of work wait for 300 ms."""
+    driver = Driver()
+    near, far = pair()
+    array = Array(driver, 2, 8)
+    driver.fill(array.start, 1, 64, array.stream)
+    raises(slipring.TimedOut, "stream", lambda: near.send_tensor(array, timeout=0.05))
+    assert not near.try_send_tensors([array])
+    assert not driver.is_idle(array.stream)
+    near.send_tensor(array)
+    assert driver.is_idle(array.stream)
+    tensor = far.recv_tensor(LONG)
+    assert np.asarray(tensor.copy()).ravel().tolist() == [0x01010101] * 16
+    del tensor
+    # The receiver has the allocation open as long as its link.
+    far.close()
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    assert Array.deleted == 3
+    array.free()
+
+
+def captured() -> None:
+    """The driver says that each stream is captured."""
+    driver = Driver()
+    near, _far = pair()
+    array = Array(driver, 2, 8)
+    # To order work in a capture would be a misuse of the test's.
+    driver.order = lambda *_: None  # type: ignore[method-assign]
+    raises(slipring.GpuError, "captured", lambda: near.send_tensor(array))
+    assert (Array.deleted, Array.alive) == (1, {})
+
+
+def lazy() -> None:
+    """No library of the driver is loaded before a tensor on a GPU is met."""
+
+    def is_loaded() -> bool:
+        with open("/proc/self/maps") as maps:
+            return "libcuda" in maps.read()
+
+    near, far = pair()
+    near.send_tensor(np.arange(5))
+    near.send_tensors({"a": np.from_dlpack(near.empty(3, zeroed=True))})
+    assert np.from_dlpack(far.recv_tensor(LONG)).tolist() == [0, 1, 2, 3, 4]
+    assert far.recv_tensors(LONG)["a"].__dlpack_device__() == (1, 0)
+    assert slipring.trim_gpus() == 0
+    assert not is_loaded()
+
+    class Broken:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (2, 0)
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise RuntimeError("asked")
+
+    raises(RuntimeError, "asked", lambda: near.send_tensor(Broken()))
+    assert is_loaded()
+
+
+def forked() -> None:
+    driver = Driver()
+    near, far = pair()
+    array = Array(driver, 2, 8)
+    near.send_tensor(array)
+    tensor = far.recv_tensor(LONG)
+    assert tensor.__dlpack_device__() == (2, 0)
+    child = os.fork()
+    if child == 0:
+        raises(slipring.Forked, "", tensor.__dlpack_device__)
+        raises(slipring.Forked, "", tensor.__dlpack__)
+        raises(slipring.Forked, "", slipring.trim_gpus)
+        raises(slipring.Forked, "", lambda: near.send_tensor(array))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    del tensor
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+
+
+def dying_owner(name: str) -> None:
+    array = Array(Driver(), 2, 8)
+    with slipring.connect(name, retry=LONG) as link:
+        link.send_tensor(array)
+        link.recv(LONG)
+        os._exit(0)
+
+
+def surviving_reader(name: str) -> None:
+    with slipring.listen(name) as listener:
+        link = listener.accept(LONG)
+    tensor = link.recv_tensor(LONG)
+    process = os.pidfd_open(link.peer.pid or 0)
+    link.send(b"die")
+    raises(slipring.PeerDied, "", lambda: link.recv(LONG))
+    # The kernel closes the link of a process before it has ended.
+    select.select([process], [], [])
+    assert tensor.__dlpack_device__() == (2, 0)
+    raises(slipring.PeerDied, "", tensor.__dlpack__)
+    raises(slipring.PeerDied, "", tensor.copy)
+    raises(slipring.PeerDied, "", link.close)
+    del tensor
+    wait_until(lambda: slipring.trim_gpus() == 0)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
