@@ -86,7 +86,7 @@ impl Device {
     ///   [`TensorFault::Overflow`]: as [`Imported::from_raw`](crate::tensor::dlpack::Imported::from_raw).
     /// - As [`adopt`](Self::adopt) otherwise.
     ///
-    /// An error calls the deleter.
+    /// An error calls the deleter before it returns, on this thread.
     ///
     /// # Safety
     ///

@@ -58,8 +58,10 @@ impl Watch for Withdrawals {
     }
 
     fn look(&self) -> bool {
-        if !self.socket.take_withdrawals() {
-            self.is_left.store(true, Ordering::Relaxed);
+        // Stored first: a thread that takes what is left, and resumes, would be missed otherwise.
+        self.is_left.store(true, Ordering::Relaxed);
+        if self.socket.take_withdrawals() {
+            self.is_left.store(false, Ordering::Relaxed);
         }
         false
     }

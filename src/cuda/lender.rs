@@ -7,7 +7,9 @@
 //!                                                   else: this process writes it ──▶ PeerDied
 //! ```
 //!
-//! 1. The process of a peer that has ended writes nothing any more. So the word tells whether its writer was done.
+//! 1. The process of a peer that has ended writes nothing any more. So the word tells whether its writer was done. Where the
+//!    kernel gives no pidfd, only the end of the link is known: the process may live and write. Then this process reads the
+//!    word, and never writes it: a stream that awaits it goes on waiting.
 //! 2. What this process writes in place of the peer is [`UNWRITTEN`] more than the value that is awaited. So a stream
 //!    that awaits it goes on, and every process that reads the word knows that the bytes were not written.
 //! 3. An awaited word keeps the memory that it lies in while this process reads or writes it.
@@ -91,9 +93,6 @@ impl Lender {
         });
         words.awaited.insert(number, Arc::downgrade(&word));
         drop(words);
-        if self.life.is_none() {
-            returner::ring();
-        }
         // It is watched before the stream waits for it.
         stream.await_word(at, value)?;
         Ok(word)
@@ -114,17 +113,13 @@ impl Watch for Lender {
         let words = self.words();
         match &self.life {
             Some(life) if !words.has_ended => Until::Readable(life.clone()),
-            _ if words.awaited.is_empty() => Until::Rung,
-            _ => Until::Paused,
+            Some(_) if !words.awaited.is_empty() => Until::Paused,
+            _ => Until::Rung,
         }
     }
 
     fn look(&self) -> bool {
-        let ended = match &self.life {
-            Some(life) => has_ended(life.as_fd()),
-            None => self.awaited().first().is_some_and(|word| word.loan.lender_ended()),
-        };
-        if !ended {
+        if !self.life.as_ref().is_some_and(|life| has_ended(life.as_fd())) {
             return false;
         }
         self.words().has_ended = true;
@@ -142,7 +137,7 @@ impl Watch for Lender {
 impl Drop for Lender {
     fn drop(&mut self) {
         if is_ours() {
-            // The thread stops to sleep for this process's end.
+            // The thread no longer sleeps on that process's pidfd.
             returner::ring();
         }
     }
@@ -181,7 +176,8 @@ impl AwaitedWord {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::PeerDied`]: their writer's process ended before; [`CudaFault::Driver`](crate::error::CudaFault::Driver).
+    /// [`ErrorKind::PeerDied`]: their writer's process ended before, or the link did, where the kernel gives no pidfd;
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver).
     pub(super) fn check(&self) -> Result<()> {
         // The check comes first: a child may find the lock taken forever.
         self.lender.stream.device().driver().check_fork()?;
@@ -198,7 +194,7 @@ impl AwaitedWord {
         }
     }
 
-    /// Finds out whether a lender that has ended has written the word, and writes it otherwise.
+    /// Finds out whether a lender that has ended has written the word. Otherwise writes it, if the lender's process has ended.
     fn settle(&self) -> Result<Fate> {
         let mut fate = self.fate();
         let Self { lender, at, value, .. } = self;
@@ -211,7 +207,7 @@ impl AwaitedWord {
                 Found::Unwritten => Fate::Marked,
             };
         }
-        if *fate == Fate::Unwritten {
+        if *fate == Fate::Unwritten && lender.life.is_some() {
             lender.stream.write_word(*at, value.wrapping_add(UNWRITTEN))?;
             let written = lender.stream.synchronize();
             if written.is_err() && !lender.stream.wait_to_end() {

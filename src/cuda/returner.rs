@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 
 use crate::cuda::closer::{PAUSE, Parked, drop_unused, wait_and_drop};
 use crate::cuda::library::is_ours;
@@ -154,9 +155,15 @@ impl Desk {
         let mut asked: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let longest =
             longest.map(|longest| Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() });
-        // After an error (a signal, no memory) nothing is known, and it asks once more.
-        let _ = poll(&mut asked, longest.as_ref());
-        is_due |= asked[1..].iter().any(|asked| !asked.revents().is_empty());
+        match poll(&mut asked, longest.as_ref()) {
+            Ok(_) => is_due |= asked[1..].iter().any(|asked| !asked.revents().is_empty()),
+            Err(Errno::INTR) => {}
+            // No memory, or more descriptors than the process may open: nothing is known, and it looks at all.
+            Err(_) => {
+                std::thread::sleep(PAUSE.1);
+                is_due = true;
+            }
+        }
         let is_rung = rustix::io::read(&self.bell, &mut [0; 8]).is_ok();
         Woken { is_rung, is_due }
     }

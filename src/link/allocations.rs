@@ -153,7 +153,7 @@ impl fmt::Debug for AnnouncedAllocations {
     }
 }
 
-/// An allocation of a peer. Whoever opens it checks with the driver what the peer says of it.
+/// An allocation of a peer. `Memory::import` checks with the driver what the peer says of it.
 #[derive(Debug)]
 pub struct PassedAllocation {
     /// Of this process. A peer may use a number again.

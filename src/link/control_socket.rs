@@ -327,8 +327,8 @@ impl ControlSocket {
         self.passed.admit(limit);
     }
 
-    /// Reads the socket if this side admits descriptors of the user's, those of which that no record ever names would fill its
-    /// queue, or if the peer has announced allocations, which it may withdraw. Returns whether packets may be left.
+    /// Reads the socket if this side admits descriptors of the user's, or if the peer has announced allocations. Descriptors that no
+    /// record names, and withdrawals, would fill its queue. Returns whether packets may be left.
     pub(crate) fn take_in(&mut self, socket: &OwnedFd) -> Result<bool> {
         if !self.passed.is_open() && self.allocations.is_empty() {
             return Ok(false);

@@ -44,10 +44,13 @@ const EVENTS_EVERY: Duration = Duration::from_micros(50);
 /// A yield that takes so long has lost the CPU to a thread that does not yield.
 const SLICE_LOST: Duration = Duration::from_millis(1);
 
-/// Such yields take one part in so many of the time at most.
+/// After such a yield the loop yields no more for so many times what it lost.
 const YIELD_PART: u32 = 16;
 
-/// How long a loop that has found nothing for as long polls without asking. A message of an armed link waits for that.
+/// The most that counts as lost to another thread. A process that was stopped loses more.
+const MOST_LOST: Duration = Duration::from_millis(100);
+
+/// A loop that has found nothing for this long asks for events this often. A message of an armed link waits for that.
 const EVENTS_EVERY_IDLE: Duration = Duration::from_micros(5);
 
 /// The longest sleep while writes wait. No event reports that another process has returned a block of the pool.
@@ -279,7 +282,7 @@ impl EventLoop {
         rustix::thread::sched_yield();
         let lost = now.elapsed();
         if lost >= SLICE_LOST {
-            self.yields_from = now + YIELD_PART * lost;
+            self.yields_from = now + YIELD_PART * lost.min(MOST_LOST);
         }
     }
 

@@ -565,7 +565,7 @@ impl Area {
     }
 }
 
-/// Keeps memory mapped, whoever may touch it.
+/// Keeps memory mapped, and gives no access to it.
 #[derive(Debug)]
 pub(super) struct KeptSpan(Arc<Span>);
 

@@ -80,7 +80,7 @@ impl<T: Element> TensorMut<T> {
         self.memory.bytes().len()
     }
 
-    /// Returns the segment of the pool that the bytes lie in. Returns `None` if there are none, or they are to be frozen.
+    /// Returns the pool's segment that holds the bytes. `None`: there are no bytes, or they are to be frozen.
     #[doc(hidden)]
     pub fn segment_memory(&self) -> Option<SegmentMemory> {
         match &self.memory {
