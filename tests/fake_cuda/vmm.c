@@ -450,17 +450,31 @@ static int count_descriptors(void)
     return count;
 }
 
+/* Counts what this process has: allocations, mappings, reservations, descriptors. Returns the sum. */
+static int count_all(int counts[4])
+{
+    memset(counts, 0, 4 * sizeof counts[0]);
+    for (struct allocation *one = allocations; one; one = one->next)
+        counts[0]++;
+    for (struct mapping *one = mappings; one; one = one->next)
+        counts[1]++;
+    for (struct reservation *one = reservations; one; one = one->next)
+        counts[2]++;
+    counts[3] = count_descriptors();
+    return counts[0] + counts[1] + counts[2] + counts[3];
+}
+
+/* Called with the lock. Threads of the process may be about to unmap and close what nobody uses: it waits for them. */
 void count_left(void)
 {
-    int left[4] = {0};
-    for (struct allocation *one = allocations; one; one = one->next)
-        left[0]++;
-    for (struct mapping *one = mappings; one; one = one->next)
-        left[1]++;
-    for (struct reservation *one = reservations; one; one = one->next)
-        left[2]++;
-    left[3] = count_descriptors();
-    if (left[0] + left[1] + left[2] + left[3] > 0)
+    int left[4];
+    struct timespec pause = {0, 1000000};
+    for (int looks = 0; count_all(left) > 0 && looks < 1000; looks++) {
+        pthread_mutex_unlock(&lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&lock);
+    }
+    if (count_all(left) > 0)
         misuse(0, "%d allocations, %d mappings, %d reservations, %d descriptors are left", left[0], left[1], left[2],
                left[3]);
 }
