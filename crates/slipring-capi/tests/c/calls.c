@@ -174,7 +174,7 @@ static void a_forked_child_gets_nothing_that_was_set_aside(slipring_context *con
         }
     }
     OK(slipring_wait(near, ids[2], HANG, &answer));
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         IS(SLIPRING_FORKED, slipring_peek(near, SLIPRING_NONBLOCK, &message));
@@ -207,7 +207,7 @@ static void a_server_dies(slipring_context *context) {
     char address[64];
     uint64_t id;
     snprintf(address, sizeof address, "slipring-calls-%ld", (long)getpid());
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         slipring_context *own = patient();

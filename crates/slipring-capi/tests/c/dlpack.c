@@ -1,4 +1,5 @@
 /* Tensors to and from another library, by the structures of dlpack.h 1.0, which stand here as it has them. */
+#define _POSIX_C_SOURCE 200809L
 #include <stdint.h>
 
 #include "check.h"

@@ -367,7 +367,7 @@ static void descriptors_and_listeners(void) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
     CHECK(!is_readable(listens));
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         slipring_context *own;

@@ -1,5 +1,6 @@
 /* The other side of a Rust program: `peer echo ADDRESS` listens and sends back each message, `peer ask ADDRESS`
  * connects, sends a message of each size and checks the answer. */
+#define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
 enum { ROOM = 8 << 20 };

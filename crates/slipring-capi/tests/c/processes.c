@@ -22,7 +22,7 @@ static void a_killed_peer_is_named(const char *address) {
     char buffer[8], name[32];
     size_t len;
     /* Before there is a context, so that the child starts like any program. */
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         context = patient();
@@ -77,7 +77,7 @@ static void a_forked_child_is_told(size_t size) {
     OK(slipring_peek(far, SLIPRING_DEFAULT, &message));
     OK(slipring_reserve(near, size, SLIPRING_DEFAULT, &room));
     fill(room, size);
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         IS(SLIPRING_FORKED, slipring_publish(near));
@@ -157,7 +157,7 @@ static void a_fork_beside_a_thread_that_waits_leaves_no_half_busy(void) {
     do {
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     } while (slipring_connection_take_turns(far) != SLIPRING_BUSY);
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         IS(SLIPRING_FORKED, slipring_recv(far, buffer, 8, &len, SLIPRING_NONBLOCK));

@@ -220,7 +220,7 @@ static void ends_are_told(slipring_context *context) {
     begin(&closed);
     begin(&freed);
     snprintf(address, sizeof address, "slipring-reactor-%ld", (long)getpid());
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         slipring_context *own = patient();
@@ -293,7 +293,7 @@ static void misuse(slipring_context *context) {
     OK(slipring_reactor_free(NULL));
     OK(slipring_reactor_adopt(reactor, far, &callbacks, sizeof callbacks, &link));
     IS(SLIPRING_INVALID_ARGUMENT, slipring_link_write(link, NULL, 1));
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         uint32_t token;

@@ -317,7 +317,7 @@ static void a_forked_child_is_told(slipring_context *context) {
     OK(slipring_recv_tensor(far, HANG, &lent));
     OK(slipring_tensors_new(&set));
     OK(slipring_tensors_add(set, "x", bytes(context, 5000, SLIPRING_TENSOR_FROZEN)));
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         IS(SLIPRING_FORKED, slipring_tensor_get_view(made, &found, sizeof found));
@@ -358,7 +358,7 @@ static void a_peer_dies(slipring_context *context) {
     slipring_stats stats;
     char address[64];
     snprintf(address, sizeof address, "slipring-tensors-%ld", (long)getpid());
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         slipring_context *own = patient();

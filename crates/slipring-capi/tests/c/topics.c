@@ -251,7 +251,7 @@ static void a_publisher_dies(slipring_context *context) {
     char word;
     snprintf(address, sizeof address, "slipring-topics-%ld-dies", (long)getpid());
     CHECK(pipe(told) == 0);
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         slipring_context *own = patient();
@@ -315,7 +315,7 @@ static void misuse(slipring_context *context) {
     IS(SLIPRING_INVALID_HANDLE, slipring_publisher_send_tensor(publisher, NULL, HANG));
     IS(SLIPRING_INVALID_ARGUMENT, slipring_subscriber_next(subscriber, -5, &sample));
     IS(SLIPRING_INVALID_ARGUMENT, slipring_subscriber_next(subscriber, HANG, NULL));
-    pid_t child = fork();
+    pid_t child = fork_alone();
     CHECK(child >= 0);
     if (child == 0) {
         IS(SLIPRING_FORKED, slipring_publisher_send(publisher, &number, 8, HANG));
