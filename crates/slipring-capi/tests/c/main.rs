@@ -106,6 +106,7 @@ fn end_within(patience: Duration, name: &str, child: Child) -> Output {
     let in_time = is_done.recv_timeout(patience);
     let hangs = in_time.is_err();
     if hangs {
+        eprintln!("{}", stacks(group));
         kill_process_group(group, Signal::KILL).unwrap();
     }
     let done = in_time.unwrap_or_else(|_| is_done.recv_timeout(HANG).unwrap()).unwrap();
@@ -113,6 +114,32 @@ fn end_within(patience: Duration, name: &str, child: Child) -> Output {
     assert!(!hangs, "{name} hangs: {said}");
     assert!(done.status.success(), "{name}: {}: {said}", done.status);
     done
+}
+
+/// Where each thread of a process group is: what the kernel says, and gdb where it is there.
+fn stacks(group: Pid) -> String {
+    let mut told = String::new();
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    for process in processes {
+        let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        if after_name.split_whitespace().nth(2) != Some(&group.as_raw_pid().to_string()) {
+            continue;
+        }
+        let tasks = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+        for task in tasks.map(|task| task.path()) {
+            for file in ["stat", "wchan", "syscall"] {
+                let text = fs::read_to_string(task.join(file)).unwrap_or_default();
+                told += &format!("{}: {}\n", task.join(file).display(), text.trim_end());
+            }
+        }
+        let gdb = ["-batch", "-ex", "thread apply all backtrace", "-p"];
+        let pid = process.file_name().unwrap();
+        if let Ok(said) = Command::new("gdb").args(gdb).arg(pid).output() {
+            told += &String::from_utf8_lossy(&said.stdout);
+        }
+    }
+    told
 }
 
 #[test]

@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -345,33 +344,17 @@ static void deadlines(void) {
     OK(slipring_connection_close(near));
 }
 
-static void descriptors_and_listeners(void) {
-    slipring_listener *listener;
-    slipring_listener_stats counts;
-    slipring_connection *near, *far;
-    slipring_peer peer;
+/* A process that connects once it is told to, and sends back one message. It forks before there is a context. */
+static pid_t fork_echo(const char *address, const int ends[2]) {
+    slipring_connection *near;
     slipring_message message;
-    int listens, reads;
-    char address[64];
-    snprintf(address, sizeof address, "@slipring-capi-%ld", (long)getpid());
-    OK(slipring_listen(context, address, &listener));
-    OK(slipring_listener_descriptor(listener, &listens));
-    IS(SLIPRING_WOULD_BLOCK, slipring_accept(listener, SLIPRING_NONBLOCK, &far));
-    IS(SLIPRING_TIMED_OUT, slipring_accept(listener, 1000000, &far));
-    slipring_listener *second;
-    IS(SLIPRING_ADDRESS_IN_USE, slipring_listen(context, address, &second));
-    SAYS(address);
-    CHECK(slipring_last_error_number() != 0);
-
-    /* One thread makes both ends: the listener takes its peer when it accepts, so the other end needs a thread. */
-    int ends[2];
-    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
-    CHECK(!is_readable(listens));
-    pid_t child = fork_alone();
+    char byte;
+    pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        slipring_context *own;
-        own = patient();
+        close(ends[1]);
+        CHECK(read(ends[0], &byte, 1) == 1);
+        slipring_context *own = patient();
         OK(slipring_connect(own, address, HANG, &near));
         OK(slipring_peek(near, HANG, &message));
         OK(slipring_send(near, message.data, message.len, HANG));
@@ -381,6 +364,27 @@ static void descriptors_and_listeners(void) {
         OK(slipring_context_free(own));
         _exit(0);
     }
+    return child;
+}
+
+static void descriptors_and_listeners(const char *address, pid_t child, int go) {
+    slipring_listener *listener;
+    slipring_listener_stats counts;
+    slipring_connection *near, *far;
+    slipring_peer peer;
+    slipring_message message;
+    int listens, reads;
+    OK(slipring_listen(context, address, &listener));
+    OK(slipring_listener_descriptor(listener, &listens));
+    IS(SLIPRING_WOULD_BLOCK, slipring_accept(listener, SLIPRING_NONBLOCK, &far));
+    IS(SLIPRING_TIMED_OUT, slipring_accept(listener, 1000000, &far));
+    slipring_listener *second;
+    IS(SLIPRING_ADDRESS_IN_USE, slipring_listen(context, address, &second));
+    SAYS(address);
+    CHECK(slipring_last_error_number() != 0);
+
+    CHECK(!is_readable(listens));
+    CHECK(write(go, "x", 1) == 1);
     OK(slipring_accept(listener, HANG, &far));
     OK(slipring_connection_peer(far, &peer));
     CHECK(peer.pid == child && peer.uid == geteuid() && peer.gid == getegid());
@@ -407,8 +411,6 @@ static void descriptors_and_listeners(void) {
     OK(slipring_listener_free(listener));
     IS(SLIPRING_NOBODY_LISTENS, slipring_connect(context, address, 5000000, &near));
     SAYS(address);
-    close(ends[0]);
-    close(ends[1]);
 }
 
 static void counts(void) {
@@ -474,6 +476,12 @@ int main(void) {
     snprintf(version, sizeof version, "%d.%d.%d", SLIPRING_VERSION_MAJOR, SLIPRING_VERSION_MINOR,
              SLIPRING_VERSION_PATCH);
     CHECK(strcmp(slipring_version(), version) == 0);
+    char address[64];
+    int ends[2];
+    snprintf(address, sizeof address, "@slipring-capi-%ld", (long)getpid());
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork_echo(address, ends);
+    close(ends[0]);
     context = patient();
     sizes();
     short_buffers_keep_the_message();
@@ -481,7 +489,8 @@ int main(void) {
     any_order();
     batches();
     deadlines();
-    descriptors_and_listeners();
+    descriptors_and_listeners(address, child, ends[1]);
+    close(ends[1]);
     counts();
     options();
     OK(slipring_context_free(context));
