@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spin {
-    /// Poll for up to `max`, but rarely if the latest polls found nothing.
+    /// Poll for up to `max`, but rarely if the latest polls found nothing. A reactor that polls 64 links or fewer polls for
+    /// up to 50 µs.
     Adaptive {
         /// The longest time to poll.
         max: Duration,
@@ -104,6 +105,8 @@ impl SpinPolicy {
 #[derive(Debug, Clone)]
 pub(crate) struct Polling {
     policy: SpinPolicy,
+    /// How long a wait polls whose sleep is not dear.
+    limit: Duration,
     /// The start of the wait, once the clock was read.
     since: Option<Instant>,
     /// A poll of this wait has found nothing.
@@ -113,7 +116,15 @@ pub(crate) struct Polling {
 
 impl Polling {
     pub(crate) fn new(policy: SpinPolicy) -> Self {
-        Self { policy, since: None, waits: false, gave_up: false }
+        let limit = policy.limit();
+        Self { policy, limit, since: None, waits: false, gave_up: false }
+    }
+
+    /// As [`new`](Self::new), for a thread that serves many: by [`Spin::Adaptive`] a wait polls for up to `most`, unless its
+    /// sleep is dear.
+    pub(crate) fn shared(policy: SpinPolicy, most: Duration) -> Self {
+        let limit = if policy.is_adaptive { policy.limit().min(most) } else { policy.limit() };
+        Self { limit, ..Self::new(policy) }
     }
 
     /// Returns whether no wait ever polls.
@@ -141,7 +152,8 @@ impl Polling {
         self.waits = true;
         let since = *self.since.get_or_insert(now);
         let polls = self.policy.polls() || is_dear;
-        let goes_on = polls && now - since < self.policy.limit();
+        let limit = if is_dear { self.policy.limit() } else { self.limit };
+        let goes_on = polls && now - since < limit;
         self.gave_up |= !goes_on;
         goes_on
     }
