@@ -135,6 +135,8 @@ old {
     cuEventRecord(CUevent, CUstream);
     cuEventQuery(CUevent);
     cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
+    cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
     cuStreamDestroy_v2(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
     cuStreamQuery(CUstream);
@@ -157,6 +159,8 @@ old {
     cuMemUnmap(CUdeviceptr, usize);
     cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
     cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     cuMemHostUnregister(*mut c_void);
     cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);

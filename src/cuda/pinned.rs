@@ -15,8 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY};
 
-use crate::cuda::closer::{self, Parked};
+use crate::cuda::closer;
 use crate::cuda::device::Device;
+use crate::cuda::parked::Parked;
 use crate::error::{CudaFault, Result};
 use crate::shm::SegmentMemory;
 use crate::tensor::{Element, Tensor, TensorMut};
@@ -144,6 +145,10 @@ impl Parked for PinnedSegment {
         // It is parked when it is unused, and copies end before their calls return.
         true
     }
+
+    fn device(&self) -> Option<&Device> {
+        Some(&self.device)
+    }
 }
 
 impl Drop for PinnedSegment {
@@ -153,9 +158,7 @@ impl Drop for PinnedSegment {
         // SAFETY: it was registered once, and is still mapped.
         let code =
             unsafe { (self.device.driver().calls.cuMemHostUnregister)(start.cast_mut().cast()) };
-        if code != 0 {
-            tracing::warn!(code, "cuMemHostUnregister");
-        }
+        self.device.ended("cuMemHostUnregister", code);
         lock().retain(|entry| entry.start != start.addr());
     }
 }

@@ -18,3 +18,4 @@ mod pinned;
 mod quotas;
 #[path = "../support/mod.rs"]
 mod support;
+mod words;
