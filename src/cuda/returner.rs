@@ -302,3 +302,6 @@ impl Watches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,22 @@ pub fn without_pidfds() {
     bind(&mut filter);
 }
 
+/// From here on this thread starts no other one.
+pub fn without_threads() {
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        step(load, 0, 0, 0),
+        step(equals, 1, 0, libc::SYS_clone3 as u32),
+        step(equals, 0, 1, libc::SYS_clone as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    bind(&mut filter);
+}
+
 /// Binds the thread to a filter of its system calls.
 fn bind(filter: &mut [libc::sock_filter]) {
     let program =
