@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::cuda::library::is_ours;
 use crate::cuda::parked::{PAUSE, Parked};
-use crate::cuda::waits::Waits;
+use crate::cuda::waits::{Refused, Waits};
+use crate::cuda::withdrawing;
 use crate::error::contain;
 
 type Closer = Sender<Box<dyn Parked>>;
@@ -77,14 +78,17 @@ fn wait(done: impl Fn() -> bool, deadline: Option<Instant>) {
     }
 }
 
+/// An object, and when its drop had to wait for streams for the first time.
+type Waiting = (Box<dyn Parked>, Option<Refused>);
+
 /// Drops the objects that nothing uses.
-fn drop_unused(parked: &mut Vec<Box<dyn Parked>>) {
+fn drop_unused(parked: &mut Vec<Waiting>) {
     let mut at = 0;
-    while let Some(next) = parked.get(at) {
+    while let Some((next, refused)) = parked.get_mut(at) {
         // The owner of adopted memory and a subscriber of traces are a user's code. The thread goes on if it panics.
         let is_over = contain(|| next.is_over()).unwrap_or(false);
         let device = next.device().filter(|_| is_over);
-        let freeing = device.map(|device| Waits::of(device).begin_freeing());
+        let freeing = device.map(|device| Waits::of(device).begin_freeing(refused));
         if !is_over || matches!(freeing, Some(None)) {
             at += 1;
             continue;
@@ -97,13 +101,15 @@ fn drop_unused(parked: &mut Vec<Box<dyn Parked>>) {
 }
 
 fn run(from: &Receiver<Box<dyn Parked>>) {
-    let mut parked: Vec<Box<dyn Parked>> = Vec::new();
+    let mut parked: Vec<Waiting> = Vec::new();
     let mut pause = PAUSE.0;
     loop {
         let next = if parked.is_empty() { from.recv().ok() } else { from.recv_timeout(pause).ok() };
         pause = if next.is_some() { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
-        parked.extend(next);
-        parked.extend(from.try_iter());
+        parked.extend(next.map(|next| (next, None)));
+        parked.extend(from.try_iter().map(|next| (next, None)));
         drop_unused(&mut parked);
+        // A freed allocation is withdrawn.
+        withdrawing::follow_up();
     }
 }

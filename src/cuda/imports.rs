@@ -39,7 +39,7 @@ impl Withdrawals {
     /// Has the thread read the socket. If there is no thread now, the next allocation tries once more.
     fn be_watched(self: &Arc<Self>) {
         if self.watched.get().is_none() {
-            let source: Source = Arc::new(self.socket.clone());
+            let source = Source::readable(self.socket.clone());
             let own: Weak<Self> = Arc::downgrade(self);
             returner::watch(Some(source), own).into_iter().for_each(|watched| {
                 let _ = self.watched.set(watched);

@@ -103,7 +103,7 @@ impl Lender {
     /// Has the thread hear of the end of the process. If there is no thread now, the next word tries once more.
     fn be_watched(self: &Arc<Self>) {
         let Some(life) = self.life.clone().filter(|_| self.watched.get().is_none()) else { return };
-        let (source, own): (Source, Weak<Self>) = (life, Arc::downgrade(self));
+        let (source, own): (_, Weak<Self>) = (Source::readable(life), Arc::downgrade(self));
         match returner::watch(Some(source), own) {
             // Another thread's stays, if it was faster.
             Some(watched) => drop(self.watched.set(watched)),

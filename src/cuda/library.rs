@@ -36,6 +36,8 @@ pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
 /// `CUDA_ERROR_NO_DEVICE`
 const NO_DEVICE: Code = 100;
+/// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`
+pub(super) const NOT_REGISTERED: Code = 713;
 /// `CUDA_ERROR_NOT_READY`
 pub(super) const NOT_READY: Code = 600;
 

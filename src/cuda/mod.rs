@@ -77,6 +77,7 @@ mod store;
 mod stream;
 mod view;
 mod waits;
+mod withdrawing;
 mod word_stream;
 mod words;
 

@@ -44,7 +44,22 @@ pub(super) enum Next {
 }
 
 /// The descriptor of a watch. The thread keeps it open.
-pub(super) type Source = Arc<dyn AsFd + Send + Sync>;
+pub(super) struct Source {
+    fd: Box<dyn AsFd + Send>,
+    events: EventFlags,
+}
+
+impl Source {
+    /// A descriptor on which something comes.
+    pub(super) fn readable(fd: impl AsFd + Send + 'static) -> Self {
+        Self { fd: Box::new(fd), events: EventFlags::IN }
+    }
+
+    /// A socket whose other end reads.
+    pub(super) fn writable(fd: Box<dyn AsFd + Send>) -> Self {
+        Self { fd, events: EventFlags::OUT }
+    }
+}
 
 /// A watch that the thread has. Its drop ends the watch, and lets go of the descriptor.
 #[derive(Debug)]
@@ -265,8 +280,8 @@ impl Watches {
     fn add(&mut self, epoll: &OwnedFd, key: u64, mut entry: Entry) {
         if let Some(source) = &entry.source {
             // Each packet of a socket comes once. What a watch leaves there is the user's threads' to take.
-            let (data, events) = (EventData::new_u64(key), EventFlags::IN | EventFlags::ET);
-            if let Err(errno) = epoll::add(epoll, source.as_fd(), data, events) {
+            let (data, events) = (EventData::new_u64(key), source.events | EventFlags::ET);
+            if let Err(errno) = epoll::add(epoll, source.fd.as_fd(), data, events) {
                 let pause = PAUSE.1;
                 tracing::warn!(%errno, ?pause, "epoll_ctl: a peer of a GPU is looked at after pauses");
                 entry.is_polled = true;
@@ -298,7 +313,7 @@ impl Watches {
         self.paused.remove(&key);
         let Some(entry) = self.entries.remove(&key) else { return };
         if let Some(source) = entry.source.filter(|_| !entry.is_polled) {
-            let _ = epoll::delete(epoll, source.as_fd());
+            let _ = epoll::delete(epoll, source.fd.as_fd());
         }
     }
 }

@@ -8,10 +8,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use crate::cuda::device::Device;
 use crate::cuda::parked::PAUSE;
 use crate::cuda::per_gpu::PerGpu;
+
+/// How long a free waits for words that come to be awaited later, too.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 static WAITS: PerGpu<Waits> = PerGpu::new();
 
@@ -77,18 +81,23 @@ impl Waits {
     }
 
     /// Returns the permission to free memory of the GPU, or `None` while a stream may wait for a word. Then the words are read.
-    pub(super) fn begin_freeing(&self) -> Option<Freeing> {
+    /// After a while, words that were not awaited when the permission was first `refused` count no more: there may always be some.
+    pub(super) fn begin_freeing(&self, refused: &mut Option<Refused>) -> Option<Freeing> {
         let mut table = self.table();
-        let waits =
-            |wait: &Entry| !wait.is_open.load(Ordering::Acquire) && wait.word.strong_count() > 0;
-        let closed: Vec<_> = { table.awaited.values() }
-            .filter(|wait| waits(wait))
-            .map(|wait| wait.word.clone())
+        let before = refused.as_ref().filter(|refused| refused.since.elapsed() > PATIENCE);
+        let before = before.map_or(table.next, |refused| refused.before);
+        let waits = |number: u64, wait: &Entry| {
+            number < before && !wait.is_open.load(Ordering::Acquire) && wait.word.strong_count() > 0
+        };
+        let closed: Vec<_> = { table.awaited.iter() }
+            .filter(|(number, wait)| waits(**number, wait))
+            .map(|(_, wait)| wait.word.clone())
             .collect();
         if closed.is_empty() {
             table.is_freeing = true;
             return Some(Freeing { waits: self.clone() });
         }
+        refused.get_or_insert(Refused { since: Instant::now(), before: table.next });
         drop(table);
         closed.iter().filter_map(Weak::upgrade).for_each(Wait::ask);
         None
@@ -116,6 +125,13 @@ impl Place {
     pub(super) fn leave(&self) {
         self.waits.table().awaited.remove(&self.number);
     }
+}
+
+/// When a free had to wait for the first time.
+pub(super) struct Refused {
+    since: Instant,
+    /// The number of the next word.
+    before: u64,
 }
 
 /// A free that is under way.

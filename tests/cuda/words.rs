@@ -7,7 +7,7 @@ use slipring::{Connection, Context, Error, ErrorKind};
 
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
-use crate::support::gpus::{Two, device, hear, is_closed, recv, small_pool, whole_chunk};
+use crate::support::gpus::{Two, calls, device, hear, is_closed, recv, small_pool, whole_chunk};
 use crate::support::other::{Other, listen_for, run_here, say, wait_for_death};
 use crate::support::quiet::without_pidfds;
 use crate::support::{soon, unique_name, wait_until};
@@ -364,5 +364,109 @@ fn a_reader_that_cannot_hear_of_its_owners_death_writes_no_word_and_is_told() {
     aware.go_on();
     unaware.succeeds();
     aware.succeeds();
+    cuda.was_used_well();
+}
+
+#[test]
+fn all_links_of_a_gpu_share_a_stream_for_words() {
+    const TEST: &str = "all_links_of_a_gpu_share_a_stream_for_words";
+    const LINKS: usize = 5;
+    run_here(TEST, |argument| {
+        let (role, name) = argument.split_once(' ').unwrap();
+        let device = device();
+        let stream = device.stream().unwrap();
+        if role == "owner" {
+            let context = Context::new().unwrap();
+            let pool = small_pool(&device);
+            let tensor = pool.alloc::<u8>([64], &stream).unwrap().share().unwrap();
+            let mut links: Vec<_> = (0..LINKS).map(|_| context.connect(name).unwrap()).collect();
+            links.iter_mut().for_each(|link| link.send_tensor(&tensor).unwrap());
+            links.iter_mut().for_each(hear);
+            drop((tensor, pool, links));
+            return is_closed(&device);
+        }
+        let mut listener = Context::new().unwrap().listen(name).unwrap();
+        say("listening");
+        let mut links: Vec<_> =
+            (0..LINKS).map(|_| listener.accept_deadline(soon()).unwrap()).collect();
+        for link in &mut links {
+            let view = device.open(&recv(link), &stream).unwrap();
+            stream.synchronize_deadline(soon()).unwrap();
+            view.check().unwrap();
+        }
+        links.iter_mut().for_each(|link| link.send(b"read").unwrap());
+        drop(links);
+        is_closed(&device);
+    });
+    let cuda = FakeCuda::new().of_kind(Kind::Words);
+    if !cuda.tells(TEST) {
+        return;
+    }
+    let name = unique_name();
+    let mut reader = cuda.start(TEST, &format!("reader {name}"));
+    reader.expect("listening");
+    let mut owner = cuda.start(TEST, &format!("owner {name}"));
+    reader.succeeds();
+    owner.succeeds();
+    cuda.was_used_well();
+    for name in ["cuStreamCreateWithPriority", "cuMemHostAlloc", "cuMemFreeHost"] {
+        assert_eq!(calls(&cuda.trace(), name), 1, "{name}");
+    }
+}
+
+#[test]
+fn words_that_come_to_be_awaited_later_hold_up_no_free_for_ever() {
+    const TEST: &str = "words_that_come_to_be_awaited_later_hold_up_no_free_for_ever";
+    run_here(TEST, |argument| {
+        let (role, name) = argument.split_once(' ').unwrap();
+        if role == "owner" {
+            return lend_and_die(Context::new().unwrap().connect(name).unwrap());
+        }
+        let mut listener = Context::new().unwrap().listen(name).unwrap();
+        say("listening");
+        let mut accept = || listener.accept_deadline(soon()).unwrap();
+        let (mut early, mut late) = (accept(), accept());
+        let device = device();
+        let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+        drop(pool.alloc::<u8>([1], &stream).unwrap());
+        stream.synchronize().unwrap();
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let tensors = [recv(&mut early), recv(&mut late)];
+        let first = device.open(&tensors[0], &streams[0]).unwrap();
+        drop(pool);
+        std::thread::sleep(5 * SLOW);
+        let second = device.open(&tensors[1], &streams[1]).unwrap();
+        std::thread::sleep(Duration::from_millis(1200));
+        assert_eq!(device.trim().unwrap(), 1, "both words are not written");
+        say("open");
+        wait_until("the chunk is freed", || device.trim().unwrap() == 0);
+        assert!(streams[0].is_idle().unwrap() && !streams[1].is_idle().unwrap());
+        assert!(is_dead(first.check()));
+        second.check().unwrap();
+        say("freed");
+        streams[1].synchronize_deadline(soon()).unwrap();
+        drop((first, second, tensors, early, late));
+        is_closed(&device);
+    });
+    let cuda = FakeCuda::new().of_kind(Kind::Words);
+    if !cuda.tells(TEST) {
+        return;
+    }
+    let name = unique_name();
+    let mut reader = cuda.start(TEST, &format!("reader {name}"));
+    reader.expect("listening");
+    let owner = || {
+        let owner = cuda.clone().delay(TOO_SLOW).start(TEST, &format!("owner {name}"));
+        owner.expect("sent");
+        owner
+    };
+    let (mut early, mut late) = (owner(), owner());
+    reader.expect("open");
+    early.kill();
+    early.wait();
+    reader.expect("freed");
+    late.kill();
+    late.wait();
+    reader.succeeds();
     cuda.was_used_well();
 }

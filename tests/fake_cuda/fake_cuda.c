@@ -88,6 +88,8 @@ __attribute__((constructor)) static void load(void)
     settings.no_pins = number_of("FAKE_CUDA_NO_PINS", 0);
     settings.no_read_only_pins = number_of("FAKE_CUDA_NO_READ_ONLY_PINS", 0);
     settings.no_device = number_of("FAKE_CUDA_NO_DEVICE", 0);
+    long registering = number_of("FAKE_CUDA_REGISTER_MS", 0);
+    settings.registering = (struct timespec){registering / 1000, registering % 1000 * 1000000};
     settings.connected = number_of("FAKE_CUDA_CONNECTIONS", 0) == 1;
     settings.no_priorities = number_of("FAKE_CUDA_NO_PRIORITIES", 0);
     settings.locked = number_of("FAKE_CUDA_LOCKED", 0);

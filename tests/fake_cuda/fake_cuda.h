@@ -30,6 +30,7 @@
  *   FAKE_CUDA_NO_PINS    1: devices register no memory of the host
  *   FAKE_CUDA_NO_READ_ONLY_PINS  1: they register none that the process may only read
  *   FAKE_CUDA_NO_DEVICE  1: cuInit finds no device
+ *   FAKE_CUDA_REGISTER_MS     how long memory of the host takes to be registered; other calls go on meanwhile (0)
  *   FAKE_CUDA_CONNECTIONS     1: streams of one device and priority share a queue, and do their work in the order in which
  *                        they got it, as with CUDA_DEVICE_MAX_CONNECTIONS=1 (0: each has its own)
  *   FAKE_CUDA_NO_PRIORITIES   1: all streams have the same priority
@@ -112,7 +113,7 @@ struct context {
 
 extern struct settings {
     int devices, version, attributes;
-    struct timespec delay;
+    struct timespec delay, registering;
     bool stuck;
     size_t bytes;
     const char *session;

@@ -45,6 +45,9 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
     for (struct range *range = ranges; range; range = range->next)
         if (code == SUCCESS && start < range->start + range->size && range->start < start + size)
             code = ALREADY_REGISTERED;
+    pthread_mutex_unlock(&lock);
+    nanosleep(&settings.registering, NULL);
+    pthread_mutex_lock(&lock);
     if (code == SUCCESS && !is_mapped(start, size, !read_only))
         code = misuse(INVALID_VALUE, "the range is not mapped%s", read_only ? "" : ", or not for writing");
     if (code == SUCCESS) {

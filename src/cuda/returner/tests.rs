@@ -65,7 +65,7 @@ fn what_is_due_looks_and_nothing_else_does() {
     let watched: Vec<_> = { watches.iter().zip([&one, &other]) }
         .map(|(counted, event)| {
             let own: Weak<Counted> = Arc::downgrade(counted);
-            watch(Some(event.clone()), own).unwrap()
+            watch(Some(Source::readable(Arc::clone(event))), own).unwrap()
         })
         .collect();
     let looks = || [watches[0].asked(), watches[1].asked()];
