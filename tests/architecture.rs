@@ -171,7 +171,7 @@ const CIRCLE: usize = 3;
 const SHARED_FIELDS: usize = 42;
 
 /// The files that may hold `unsafe`, with their `tests.rs`. A new name here is a design decision.
-const UNSAFE: [&str; 51] = [
+const UNSAFE: [&str; 52] = [
     "crates/slipring-capi/src/batch.rs",           // pointers of C
     "crates/slipring-capi/src/calls.rs",           // pointers of C
     "crates/slipring-capi/src/connection.rs",      // pointers of C
@@ -203,6 +203,7 @@ const UNSAFE: [&str; 51] = [
     "src/cuda/mapped.rs",                // calls of the driver: virtual memory
     "src/cuda/library.rs",               // the driver's library and its symbols
     "src/cuda/memory.rs",                // calls of the driver: memory and copies
+    "src/cuda/page.rs",                  // calls of the driver: a page of the host, and its words
     "src/cuda/pinned.rs",                // calls of the driver: memory of the host
     "src/cuda/stream.rs",                // calls of the driver: streams
     "src/region/dmabuf.rs",              // the ioctl that announces an access to a dmabuf

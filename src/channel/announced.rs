@@ -3,15 +3,18 @@
 //! 1. A record names a segment only after the segment's packet is on the socket.
 //! 2. The announced segments of a peer together stay within the limit that the peer gave in the handshake.
 //! 3. A segment is retired only when the peer holds no loan in it and has passed the last record that names it.
-//! 4. After at most 32 packets a record tells the peer to read its socket.
+//! 4. After at most 32 packets that the peer has not read a record tells it to read its socket.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{CudaFault, ErrorKind, Result};
 use crate::handshake::packet::{Content, Packet};
-use crate::link::allocations::{ALLOCATIONS, AnnouncedAllocations, SharedAllocation};
+use crate::link::LinkSocket;
+use crate::link::allocations::{
+    ALLOCATIONS, AnnouncedAllocations, SharedAllocation, WithdrawalWay,
+};
 use crate::link::control_socket::SEGMENTS;
 use crate::link::link::Link;
 use crate::link::session::Session;
@@ -67,11 +70,22 @@ struct Untold {
     of_allocations: bool,
 }
 
+impl Untold {
+    /// Returns whether a record must tell of the packets before the next one.
+    fn is_full(&mut self, link: &Link) -> bool {
+        if self.count >= UNANNOUNCED && link.has_received_all() {
+            // A record has no need to tell of packets that are read.
+            self.count = 0;
+        }
+        self.count >= UNANNOUNCED
+    }
+}
+
 impl Packets {
     /// Sends a packet. Any thread may.
     fn post(&self, link: &Link, packet: Packet, fd: Option<BorrowedFd<'_>>) -> Result<Offered> {
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        if untold.count >= UNANNOUNCED {
+        let mut untold = self.untold();
+        if untold.is_full(link) {
             return Ok(Offered::Unannounced);
         }
         if !link.post(&packet, fd.as_slice())? {
@@ -81,6 +95,45 @@ impl Packets {
         untold.of_allocations |=
             matches!(packet, Packet::Allocation { .. } | Packet::Withdraw { .. });
         Ok(Offered::Known)
+    }
+
+    /// Sends a packet of which a record tells next, as of all packets before it.
+    fn post_told(&self, link: &Link, packet: Packet, fd: BorrowedFd<'_>) -> Result<bool> {
+        // Under the lock: what another thread sends behind it counts.
+        let mut untold = self.untold();
+        if untold.is_full(link) {
+            return Ok(false);
+        }
+        let is_sent = link.post(&packet, &[fd])?;
+        if is_sent {
+            *untold = Untold::default();
+        }
+        Ok(is_sent)
+    }
+
+    fn untold(&self) -> MutexGuard<'_, Untold> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The way by which any thread sends a peer withdrawals.
+struct PacketWay {
+    link: Weak<Link>,
+    packets: Arc<Packets>,
+}
+
+impl WithdrawalWay for PacketWay {
+    fn withdraw(&self, number: u64) -> bool {
+        // At the end of the link the peer closes all of them.
+        self.link.upgrade().is_none_or(|link| {
+            let posted = self.packets.post(&link, Packet::Withdraw { number }, None);
+            posted.map_or(!link.is_alive(), |posted| posted == Offered::Known)
+        })
+    }
+
+    fn socket(&self) -> Option<Box<dyn AsFd + Send>> {
+        let link = self.link.upgrade()?;
+        Some(Box::new(LinkSocket::new(link)))
     }
 }
 
@@ -120,7 +173,7 @@ impl AnnouncedSegments {
     /// Notes that a record tells of all packets that were sent before it. The caller publishes it next: what another thread sends
     /// meanwhile counts, whether the record tells of it or not.
     pub(crate) fn announce_packets(&mut self) {
-        *self.packets.untold.lock().unwrap_or_else(PoisonError::into_inner) = Untold::default();
+        *self.packets.untold() = Untold::default();
     }
 
     /// Announces a segment to the peer, whose reader is at position `reader`, and keeps the segments in `needed`. Up to `most`
@@ -193,13 +246,7 @@ impl AnnouncedSegments {
         let packets = self.packets.clone();
         let allocations = self.allocations.get_or_insert_with(|| {
             let (link, packets) = (Arc::downgrade(link), packets.clone());
-            AnnouncedAllocations::new(move |number| {
-                // At the end of the link the peer closes all of them.
-                link.upgrade().is_none_or(|link| {
-                    let posted = packets.post(&link, Packet::Withdraw { number }, None);
-                    posted.is_ok_and(|posted| posted == Offered::Known)
-                })
-            })
+            AnnouncedAllocations::new(PacketWay { link, packets })
         });
         let withdrawn = allocations.withdraw_gone(|number| {
             match packets.post(link, Packet::Withdraw { number }, None) {
@@ -223,19 +270,15 @@ impl AnnouncedSegments {
                 unsent => return Ok(unsent),
             }
         }
-        let untold = packets.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let untold = packets.untold();
         Ok(if untold.of_allocations { Offered::Unannounced } else { Offered::Known })
     }
 
-    /// Announces the second ring of this side, of which a record tells next. Returns `false` if the socket takes no packet now.
+    /// Announces the second ring of this side, of which a record tells next. Returns `false` if the socket takes no packet now, or a
+    /// record must tell of others before.
     pub(crate) fn offer_ring(&mut self, link: &Link, len: u64, fd: BorrowedFd<'_>) -> Result<bool> {
         let ring = Packet::Segment { segment: 0, len, content: Content::Ring };
-        let is_sent = link.post(&ring, &[fd])?;
-        if is_sent {
-            // The reader of that record reads all packets before the ring's.
-            self.announce_packets();
-        }
-        Ok(is_sent)
+        self.packets.post_told(link, ring, fd)
     }
 
     /// Retires segments one by one until there is `enough` room. The peer may unmap them.

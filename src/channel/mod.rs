@@ -40,6 +40,8 @@ pub(crate) mod token;
 #[cfg(feature = "traces")]
 pub(crate) mod trace_context;
 
+#[cfg(feature = "cuda")]
+pub use crate::link::AnnouncedAllocations;
 pub use crate::link::{LinkSocket, PassedAllocation, SharedAllocation};
 pub use attachment::LentRange;
 pub(crate) use attachment::{Attachment, Claims, SINGLE, SINGLE_LENS};

@@ -1,41 +1,30 @@
-//! The thread that frees and closes memory of GPUs. The driver may wait within these calls for all work on the
-//! GPU, and so for a peer. No other thread waits for that.
+//! The thread that frees and closes memory of GPUs. The driver may wait within these calls for all work on the GPU, and may
+//! hold a lock meanwhile. So nothing is freed while a stream may wait for a peer's [word](crate::cuda::waits).
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cuda::library::is_ours;
+use crate::cuda::parked::{PAUSE, Parked};
+use crate::cuda::waits::{Refused, Waits};
+use crate::cuda::withdrawing;
 use crate::error::contain;
 
-/// The first and the longest sleep between two checks of running work.
-pub(super) const PAUSE: (Duration, Duration) =
-    (Duration::from_micros(100), Duration::from_millis(20));
-
-/// An object that is to be dropped when nothing uses it.
-pub(super) trait Parked: Send {
-    /// Returns whether nothing uses it any more, so that it can be dropped.
-    fn is_over(&self) -> bool;
-}
+type Closer = Sender<Box<dyn Parked>>;
 
 /// The number of objects that are not dropped yet.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// Frees or closes an object on that thread as soon as nothing uses it.
 pub(super) fn close(parked: impl Parked + 'static) {
-    static CLOSER: OnceLock<Option<Sender<Box<dyn Parked>>>> = OnceLock::new();
     if !is_ours() {
         return std::mem::forget(parked);
     }
-    let closer = CLOSER.get_or_init(|| {
-        let (to, from) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("slipring-cuda".into());
-        thread.spawn(move || run(&from)).ok().map(|_| to)
-    });
     LEFT.fetch_add(1, Ordering::Relaxed);
     let parked: Box<dyn Parked> = Box::new(parked);
-    let parked = match closer {
+    let parked = match closer() {
         Some(closer) => closer.send(parked).err().map(|unsent| unsent.0),
         None => Some(parked),
     };
@@ -43,6 +32,24 @@ pub(super) fn close(parked: impl Parked + 'static) {
         tracing::warn!("no thread to close memory of GPUs: the thread that drops it waits");
         wait_and_drop(parked, &LEFT);
     }
+}
+
+/// Returns the way to the thread, which the first call starts. `None`: the system has no thread now, and the next call tries once
+/// more.
+fn closer() -> Option<&'static Closer> {
+    static CLOSER: OnceLock<Closer> = OnceLock::new();
+    static STARTING: Mutex<()> = Mutex::new(());
+    if let Some(closer) = CLOSER.get() {
+        return Some(closer);
+    }
+    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(closer) = CLOSER.get() {
+        return Some(closer);
+    }
+    let (to, from) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("slipring-cuda".into());
+    thread.spawn(move || run(&from)).ok()?;
+    Some(CLOSER.get_or_init(|| to))
 }
 
 /// Returns the number of objects that are not dropped yet.
@@ -71,24 +78,38 @@ fn wait(done: impl Fn() -> bool, deadline: Option<Instant>) {
     }
 }
 
+/// An object, and when its drop had to wait for streams for the first time.
+type Waiting = (Box<dyn Parked>, Option<Refused>);
+
 /// Drops the objects that nothing uses.
-pub(super) fn drop_unused(parked: &mut Vec<Box<dyn Parked>>, left: &AtomicUsize) {
-    // The owner of adopted memory and a subscriber of traces are a user's code. The thread goes on if it panics.
-    let is_over = |parked: &mut Box<dyn Parked>| contain(|| parked.is_over()).unwrap_or(false);
-    for over in parked.extract_if(.., is_over) {
+fn drop_unused(parked: &mut Vec<Waiting>) {
+    let mut at = 0;
+    while let Some((next, refused)) = parked.get_mut(at) {
+        // The owner of adopted memory and a subscriber of traces are a user's code. The thread goes on if it panics.
+        let is_over = contain(|| next.is_over()).unwrap_or(false);
+        let device = next.device().filter(|_| is_over);
+        let freeing = device.map(|device| Waits::of(device).begin_freeing(refused));
+        if !is_over || matches!(freeing, Some(None)) {
+            at += 1;
+            continue;
+        }
+        let over = parked.remove(at);
         contain(|| drop(over));
-        left.fetch_sub(1, Ordering::Release);
+        drop(freeing);
+        LEFT.fetch_sub(1, Ordering::Release);
     }
 }
 
 fn run(from: &Receiver<Box<dyn Parked>>) {
-    let mut parked: Vec<Box<dyn Parked>> = Vec::new();
+    let mut parked: Vec<Waiting> = Vec::new();
     let mut pause = PAUSE.0;
     loop {
         let next = if parked.is_empty() { from.recv().ok() } else { from.recv_timeout(pause).ok() };
         pause = if next.is_some() { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
-        parked.extend(next);
-        parked.extend(from.try_iter());
-        drop_unused(&mut parked, &LEFT);
+        parked.extend(next.map(|next| (next, None)));
+        parked.extend(from.try_iter().map(|next| (next, None)));
+        drop_unused(&mut parked);
+        // A freed allocation is withdrawn.
+        withdrawing::follow_up();
     }
 }

@@ -5,14 +5,15 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_uint};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUstream, CUstreamCaptureMode, CUuuid,
 };
 
-use crate::cuda::library::{Code, Driver, INVALID_VALUE, is_ours};
-use crate::error::{CudaFault, GpuUuid, Result};
+use crate::cuda::library::{Code, Driver, INVALID_VALUE, ends_all, is_ours};
+use crate::error::{CudaFault, Error, ErrorKind, GpuUuid, Result};
 
 /// A GPU in its primary context, which the CUDA runtime, PyTorch and CuPy use, too. Handles are cheap to
 /// clone. All handles of a GPU share its open memory.
@@ -40,6 +41,8 @@ struct DeviceCore {
     name: String,
     total: u64,
     context: CUcontext,
+    /// Whether the log tells that the context is over.
+    is_told: AtomicBool,
     /// `None`: its streams cannot write and await words.
     words: Option<(WordCall, WordCall)>,
 }
@@ -210,19 +213,45 @@ impl Device {
         driver.check_fork()?;
         let inner = Arc::as_ptr(&self.inner);
         if ENTERED.get() == inner {
-            return Ok(Entered { device: self, left: None });
+            return Ok(Entered { left: None });
         }
         // SAFETY: the context is retained for as long as `inner` lives.
         let code = unsafe { (driver.calls.cuCtxPushCurrent_v2)(self.inner.context) };
         driver.check("cuCtxPushCurrent_v2", code)?;
         // From here on dropping the guard leaves the context.
-        let mut left = Left { driver, outer: ENTERED.replace(inner), capture: None };
+        let mut left = Left { device: self, outer: ENTERED.replace(inner), capture: None };
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `mode` is one, and gets the one that was before.
         let code = unsafe { (driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
         driver.check("cuThreadExchangeStreamCaptureMode", code)?;
         left.capture = Some(mode);
-        Ok(Entered { device: self, left: Some(left) })
+        Ok(Entered { left: Some(left) })
+    }
+
+    /// Tells the log of an error that no caller gets. When the context is over, every call fails, and the log says so once.
+    #[cold]
+    pub(super) fn tell(&self, error: &Error, what: &str) {
+        let code = match error.kind() {
+            ErrorKind::Cuda(CudaFault::Driver { code, .. }) => *code,
+            _ => 0,
+        };
+        if !ends_all(code) {
+            tracing::warn!(error = format_args!("{error:#}"), "{what}");
+        } else if !self.inner.is_told.swap(true, Ordering::Relaxed) {
+            let (error, gpu) = (format_args!("{error:#}"), self.ordinal());
+            tracing::warn!(
+                error,
+                gpu,
+                "{what}: no work runs on the GPU any more, and no more is said of it"
+            );
+        }
+    }
+
+    /// Tells the log of a call that ends an object and has failed.
+    pub(super) fn ended(&self, call: &'static str, code: Code) {
+        if let Err(error) = self.driver().check(call, code) {
+            self.tell(&error, "an object of the driver is left");
+        }
     }
 
     /// Enters the context to release an object. Returns `None` if that is impossible: in a forked child, or
@@ -251,37 +280,32 @@ thread_local! {
 /// A guard of a thread's current context. A query or an allocation under it does not spoil a graph that is
 /// being captured on this thread or another one: no call here is part of a graph.
 pub(super) struct Entered<'a> {
-    /// The borrow keeps the address from being reused.
-    #[expect(dead_code, reason = "nothing but its borrow matters")]
-    device: &'a Device,
     /// `None` within another guard of the same device.
     #[expect(dead_code, reason = "nothing but its end matters")]
-    left: Option<Left>,
+    left: Option<Left<'a>>,
 }
 
 /// The thread's earlier context. It stays on its thread: pointers are not `Send`.
-struct Left {
-    driver: &'static Driver,
+struct Left<'a> {
+    /// The borrow keeps the address from being reused.
+    device: &'a Device,
     outer: *const DeviceCore,
     capture: Option<CUstreamCaptureMode>,
 }
 
-impl Drop for Left {
+impl Drop for Left<'_> {
     fn drop(&mut self) {
         ENTERED.set(self.outer);
+        let calls = &self.device.driver().calls;
         if let Some(mut mode) = self.capture {
             // SAFETY: `mode` is one that the driver gave.
-            let code = unsafe { (self.driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
-            if code != 0 {
-                tracing::warn!(code, "cuThreadExchangeStreamCaptureMode");
-            }
+            let code = unsafe { (calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+            self.device.ended("cuThreadExchangeStreamCaptureMode", code);
         }
         let mut popped = std::ptr::null_mut();
         // SAFETY: `popped` has room for a pointer. It pops what `enter` has pushed.
-        let code = unsafe { (self.driver.calls.cuCtxPopCurrent_v2)(&mut popped) };
-        if code != 0 {
-            tracing::warn!(code, "cuCtxPopCurrent_v2");
-        }
+        let code = unsafe { (calls.cuCtxPopCurrent_v2)(&mut popped) };
+        self.device.ended("cuCtxPopCurrent_v2", code);
     }
 }
 
@@ -308,7 +332,8 @@ impl DeviceCore {
         // SAFETY: `context` has room for a pointer, and the device is the driver's.
         let code = unsafe { (driver.calls.cuDevicePrimaryCtxRetain)(&mut context, raw) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
-        Ok(Self { driver, ordinal, raw, uuid, name, total, context, words })
+        let is_told = AtomicBool::new(false);
+        Ok(Self { driver, ordinal, raw, uuid, name, total, context, is_told, words })
     }
 }
 

@@ -8,11 +8,11 @@ use std::ops::Deref;
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUipcEventHandle};
 
 use crate::cuda::device::Device;
-use crate::cuda::library::{NOT_READY, ends_all};
+use crate::cuda::library::NOT_READY;
 use crate::cuda::openings::{Opening, Table};
 use crate::cuda::per_gpu::PerGpu;
-use crate::cuda::stream::Stream;
-use crate::error::{CudaFault, ErrorKind, Result};
+use crate::cuda::stream::{Stream, ends_work};
+use crate::error::Result;
 
 /// The handle of an event, for other processes.
 pub(super) type EventHandle = [u8; 64];
@@ -126,15 +126,17 @@ impl Event {
 
     /// Returns whether the event is over or was never recorded. Returns `false` if the driver does not say.
     pub(super) fn is_over(&self) -> bool {
-        let code = match self.device.enter() {
-            // SAFETY: it lives, in the context that is current.
-            Ok(_entered) => unsafe { (self.device.driver().calls.cuEventQuery)(self.raw) },
-            Err(error) => match error.kind() {
-                ErrorKind::Cuda(CudaFault::Driver { code, .. }) => *code,
-                _ => NOT_READY,
-            },
-        };
-        code == 0 || ends_all(code)
+        self.query().unwrap_or_else(|error| ends_work(&error))
+    }
+
+    /// Returns whether the event is over or was never recorded.
+    pub(super) fn query(&self) -> Result<bool> {
+        let (driver, _entered) = (self.device.driver(), self.device.enter()?);
+        // SAFETY: it lives, in the context that is current.
+        match unsafe { (driver.calls.cuEventQuery)(self.raw) } {
+            NOT_READY => Ok(false),
+            code => driver.check("cuEventQuery", code).map(|()| true),
+        }
     }
 }
 
@@ -143,9 +145,7 @@ impl Drop for Event {
         let Some(_entered) = self.device.enter_to_end() else { return };
         // SAFETY: it was made or opened once, and nobody uses it after this.
         let code = unsafe { (self.device.driver().calls.cuEventDestroy_v2)(self.raw) };
-        if code != 0 {
-            tracing::warn!(code, "cuEventDestroy_v2");
-        }
+        self.device.ended("cuEventDestroy_v2", code);
     }
 }
 

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::LentRange;
-use crate::cuda::closer::{self, Parked};
+use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, EventHandle};
 use crate::cuda::memory::{HeldMemory, Memory};
 use crate::cuda::openings::Opening;
+use crate::cuda::parked::Parked;
 use crate::cuda::stream::Stream;
 use crate::error::Result;
 use crate::region::Lease;
@@ -139,6 +140,10 @@ impl Parked for Opened {
     fn is_over(&self) -> bool {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.as_ref().is_none_or(Event::is_over)
+    }
+
+    fn device(&self) -> Option<&Device> {
+        Some(self.memory.device())
     }
 }
 

@@ -1,17 +1,15 @@
 //! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::channel::{LinkSocket, PassedAllocation};
-use crate::cuda::closer::Parked;
 use crate::cuda::device::Device;
 use crate::cuda::import::Import;
 use crate::cuda::lender::Lender;
-use crate::cuda::library::is_ours;
 use crate::cuda::memory::{HeldMemory, Memory, MemoryHandle};
-use crate::cuda::returner::{self, Until, Watch};
+use crate::cuda::parked::Parked;
+use crate::cuda::returner::{self, Next, Source, Watch, Watched};
 use crate::error::{CudaFault, GpuUuid, Result};
 use crate::tensor::{GpuHandle, GpuLoan};
 
@@ -29,50 +27,33 @@ pub(super) struct Imports {
 #[derive(Debug)]
 struct Withdrawals {
     socket: LinkSocket,
-    /// Whether something else came, which the user's threads take, and withdrawals behind it.
-    is_left: AtomicBool,
+    /// The thread's watch of the socket.
+    watched: OnceLock<Watched>,
 }
 
 impl Withdrawals {
     fn new(socket: LinkSocket) -> Arc<Self> {
-        let withdrawals = Arc::new(Self { socket, is_left: AtomicBool::new(false) });
-        let watch: Weak<Self> = Arc::downgrade(&withdrawals);
-        returner::watch(watch);
-        withdrawals
+        Arc::new(Self { socket, watched: OnceLock::new() })
     }
 
-    /// Has the socket watched once more, if something else came before: it is read when another allocation is opened.
-    fn resume(&self) {
-        if self.is_left.swap(false, Ordering::Relaxed) {
-            returner::ring();
+    /// Has the thread read the socket. If there is no thread now, the next allocation tries once more.
+    fn be_watched(self: &Arc<Self>) {
+        if self.watched.get().is_none() {
+            let source = Source::readable(self.socket.clone());
+            let own: Weak<Self> = Arc::downgrade(self);
+            returner::watch(Some(source), own).into_iter().for_each(|watched| {
+                let _ = self.watched.set(watched);
+            });
         }
     }
 }
 
 impl Watch for Withdrawals {
-    fn until(&self) -> Until {
-        match self.is_left.load(Ordering::Relaxed) {
-            true => Until::Rung,
-            false => Until::Readable(Arc::new(self.socket.clone())),
-        }
-    }
-
-    fn look(&self) -> bool {
-        // Stored first: a thread that takes what is left, and resumes, would be missed otherwise.
-        self.is_left.store(true, Ordering::Relaxed);
-        if self.socket.take_withdrawals() {
-            self.is_left.store(false, Ordering::Relaxed);
-        }
-        false
-    }
-}
-
-impl Drop for Withdrawals {
-    fn drop(&mut self) {
-        if is_ours() {
-            // The thread lets go of the socket.
-            returner::ring();
-        }
+    fn look(&self) -> Next {
+        // Each packet that comes causes a look. So a withdrawal behind something else is taken by the user's threads, with that,
+        // or by the thread, if it comes when that is taken.
+        self.socket.take_withdrawals();
+        Next::Event
     }
 }
 
@@ -102,8 +83,8 @@ impl Drop for Withdrawn {
 struct Open {
     now: u64,
     imports: HashMap<Key, Known>,
-    /// One for each GPU on which this process awaits words of the peer.
-    lenders: Vec<Arc<Lender>>,
+    /// Of words that this process awaits.
+    lender: Option<Arc<Lender>>,
     /// While the peer's allocations are open that it can withdraw.
     withdrawals: Option<Arc<Withdrawals>>,
 }
@@ -171,8 +152,8 @@ impl Imports {
         let passed = loan.passed().map(Arc::downgrade);
         if let Some(passed) = loan.passed() {
             let open = Arc::downgrade(&self.open);
-            passed.when_gone(move || returner::give_back(Withdrawn { open: open.clone() }));
-            withdrawals.get_or_insert_with(|| Withdrawals::new(loan.socket())).resume();
+            passed.when_gone(move || returner::give_back(None, Withdrawn { open: open.clone() }));
+            withdrawals.get_or_insert_with(|| Withdrawals::new(loan.socket())).be_watched();
         }
         open.insert(key, Known { last: *now, import: import.clone(), passed });
         let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
@@ -184,15 +165,10 @@ impl Imports {
         Ok(import)
     }
 
-    /// Returns the process that has lent a tensor, as the writer of words on this GPU.
-    pub(super) fn lender(&self, device: &Device, loan: &GpuLoan) -> Result<Arc<Lender>> {
+    /// Returns the process that has lent a tensor, as the writer of words.
+    pub(super) fn lender(&self, loan: &GpuLoan) -> Arc<Lender> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = open.lenders.iter().find(|lender| lender.is_on(device)) {
-            return Ok(known.clone());
-        }
-        let lender = Lender::new(device, loan.life())?;
-        open.lenders.push(lender.clone());
-        Ok(lender)
+        open.lender.get_or_insert_with(|| Lender::new(loan.life())).clone()
     }
 }
 

@@ -12,134 +12,127 @@
 //!    word, and never writes it: a stream that awaits it goes on waiting.
 //! 2. What this process writes in place of the peer is [`UNWRITTEN`] more than the value that is awaited. So a stream
 //!    that awaits it goes on, and every process that reads the word knows that the bytes were not written.
-//! 3. An awaited word keeps the memory that it lies in while this process reads or writes it.
+//! 3. The thread `slipring-loans` reads and writes. A caller waits for its answer, and calls no driver, which may wait.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::cuda::device::Device;
 use crate::cuda::import::Import;
 use crate::cuda::library::is_ours;
-use crate::cuda::memory::Area;
-use crate::cuda::returner::{self, Until, Watch};
-use crate::cuda::stream::Stream;
-use crate::cuda::words::{Found, UNWRITTEN, WORD, found};
-use crate::error::{ErrorKind, Result};
+use crate::cuda::parked::PAUSE;
+use crate::cuda::returner::{self, Next, Source, Watch, Watched};
+use crate::cuda::stream::{Stream, Until};
+use crate::cuda::waits::{Place, Wait, Waits};
+use crate::cuda::word_stream::WordStream;
+use crate::cuda::words::{Found, UNWRITTEN, found};
+use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::handshake::has_ended;
 use crate::tensor::GpuLoan;
 
-/// A process that lends memory of a GPU to this one, on one link.
+/// The longest sleep of a caller without a deadline between two looks at the same answer.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A process that lends memory of GPUs to this one, on one link.
 #[derive(Debug)]
 pub(super) struct Lender {
-    /// For reads and writes of words. Nothing on it waits.
-    stream: Stream,
     /// `None`: the kernel gives no pidfd for it.
     life: Option<Arc<OwnedFd>>,
-    words: Mutex<Words>,
-}
-
-/// The words that this process awaits.
-#[derive(Debug, Default)]
-struct Words {
-    /// Whether the process has ended. No word is awaited from then on.
-    has_ended: bool,
-    next: u64,
-    awaited: HashMap<u64, Weak<AwaitedWord>>,
+    /// Whether the process is known to have ended. No word is awaited from then on.
+    has_ended: AtomicBool,
+    /// Those of the GPUs on which words of it are awaited.
+    streams: Mutex<Vec<Arc<WordStream>>>,
+    /// The thread's watch of the process.
+    watched: OnceLock<Watched>,
 }
 
 impl Lender {
-    /// Returns the process of a pidfd, which is watched from now on.
-    pub(super) fn new(device: &Device, life: Option<Arc<OwnedFd>>) -> Result<Arc<Self>> {
-        let (stream, words) = (device.stream()?, Mutex::default());
-        let lender = Arc::new(Self { stream, life, words });
-        let watch: Weak<Self> = Arc::downgrade(&lender);
-        returner::watch(watch);
-        Ok(lender)
-    }
-
-    /// Returns whether its words lie on this GPU.
-    pub(super) fn is_on(&self, device: &Device) -> bool {
-        self.stream.device().is(device)
+    /// Returns the process of a pidfd.
+    pub(super) fn new(life: Option<Arc<OwnedFd>>) -> Arc<Self> {
+        let (has_ended, streams, watched) = Default::default();
+        Arc::new(Self { life, has_ended, streams, watched })
     }
 
     /// Makes later work of `stream` wait until the word of a loan is written.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::PeerDied`]; [`CudaFault::NoWords`](crate::error::CudaFault::NoWords);
-    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver).
+    /// [`ErrorKind::PeerDied`]; [`CudaFault::NoWords`]; [`CudaFault::Driver`].
     pub(super) fn await_word(
         self: &Arc<Self>,
         (loan, import): (&Arc<GpuLoan>, &Arc<Import>),
         (offset, value): (u64, u64),
         stream: &Stream,
     ) -> Result<Arc<AwaitedWord>> {
-        let at = import.memory().start() + offset;
-        let mut words = self.words();
-        if words.has_ended {
+        let words = self.stream_of(stream.device())?;
+        self.be_watched();
+        let word = Waits::of(stream.device()).add(|place| AwaitedWord {
+            lender: self.clone(),
+            place,
+            at: import.memory().start() + offset,
+            value,
+            state: Mutex::default(),
+            answered: Condvar::new(),
+            _import: import.clone(),
+            loan: loan.clone(),
+            stream: words,
+        });
+        // The thread stores the end before it reads the table, so one of the two sees the other.
+        if self.has_ended.load(Ordering::Acquire) {
             return Err(ErrorKind::PeerDied.into());
         }
-        let number = words.next;
-        words.next += 1;
-        let word = Arc::new(AwaitedWord {
-            lender: self.clone(),
-            number,
-            at,
-            value,
-            fate: Mutex::new(Fate::Unknown),
-            import: import.clone(),
-            loan: loan.clone(),
-        });
-        words.awaited.insert(number, Arc::downgrade(&word));
-        drop(words);
-        // It is watched before the stream waits for it.
-        stream.await_word(at, value)?;
+        stream.await_word(word.at, value)?;
         Ok(word)
     }
 
-    /// Returns the words that somebody awaits.
-    fn awaited(&self) -> Vec<Arc<AwaitedWord>> {
-        self.words().awaited.values().filter_map(Weak::upgrade).collect()
+    /// Returns the stream for words of a GPU.
+    fn stream_of(&self, device: &Device) -> Result<Arc<WordStream>> {
+        let known = |streams: &[Arc<WordStream>]| {
+            streams.iter().find(|stream| stream.device().is(device)).cloned()
+        };
+        if let Some(stream) = known(&self.streams()) {
+            return Ok(stream);
+        }
+        let stream = WordStream::of(device)?;
+        self.streams().push(stream.clone());
+        Ok(stream)
     }
 
-    fn words(&self) -> MutexGuard<'_, Words> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has the thread hear of the end of the process. If there is no thread now, the next word tries once more.
+    fn be_watched(self: &Arc<Self>) {
+        let Some(life) = self.life.clone().filter(|_| self.watched.get().is_none()) else { return };
+        let (source, own): (_, Weak<Self>) = (Source::readable(life), Arc::downgrade(self));
+        match returner::watch(Some(source), own) {
+            // Another thread's stays, if it was faster.
+            Some(watched) => drop(self.watched.set(watched)),
+            None => {
+                tracing::warn!("no thread to hear of the end of a peer: a stream may wait for it")
+            }
+        }
+    }
+
+    /// Returns whether the process has ended and writes nothing more.
+    fn is_dead(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| has_ended(life.as_fd()))
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<Arc<WordStream>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Watch for Lender {
-    fn until(&self) -> Until {
-        let words = self.words();
-        match &self.life {
-            Some(life) if !words.has_ended => Until::Readable(life.clone()),
-            Some(_) if !words.awaited.is_empty() => Until::Paused,
-            _ => Until::Rung,
+    fn look(&self) -> Next {
+        if !self.is_dead() {
+            return Next::Event;
         }
-    }
-
-    fn look(&self) -> bool {
-        if !self.life.as_ref().is_some_and(|life| has_ended(life.as_fd())) {
-            return false;
-        }
-        self.words().has_ended = true;
-        // Words that cannot be read or written now stay, and are looked at after a pause.
-        self.awaited().iter().map(|word| word.settle()).fold(true, |all, settled| {
-            if let Err(error) = &settled {
-                let error = format_args!("{error:#}");
-                tracing::warn!(error, "a stream waits for a peer that has ended");
-            }
-            all && settled.is_ok()
-        })
-    }
-}
-
-impl Drop for Lender {
-    fn drop(&mut self) {
-        if is_ours() {
-            // The thread no longer sleeps on that process's pidfd.
-            returner::ring();
-        }
+        self.has_ended.store(true, Ordering::Release);
+        let streams = self.streams().clone();
+        // Those of other peers are read, too.
+        streams.iter().for_each(|stream| Waits::of(stream.device()).ask_all());
+        Next::Over
     }
 }
 
@@ -147,88 +140,171 @@ impl Drop for Lender {
 #[derive(Debug)]
 pub(super) struct AwaitedWord {
     lender: Arc<Lender>,
-    /// In the lender's table.
-    number: u64,
+    place: Place,
     /// The address of the word.
     at: u64,
     value: u64,
-    fate: Mutex<Fate>,
+    state: Mutex<State>,
+    /// Signalled at each answer.
+    answered: Condvar,
     /// It keeps the word mapped.
-    import: Arc<Import>,
+    _import: Arc<Import>,
     loan: Arc<GpuLoan>,
+    stream: Arc<WordStream>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    fate: Fate,
+    /// The questions so far, and those that are answered.
+    asked: u64,
+    answered: u64,
+    /// Whether a question waits for its answer to be begun.
+    is_asked: bool,
+    /// The driver's last answer, if it refused.
+    fault: Option<CudaFault>,
 }
 
 /// What is known of the bytes behind a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// Their writer lives, or has ended unnoticed.
+    #[default]
     Unknown,
     /// They are written.
     Written,
-    /// They are not, and this process is to say so in the word.
+    /// They are not, and never will be.
     Unwritten,
-    /// They are not, and the word says so.
-    Marked,
 }
 
 impl AwaitedWord {
-    /// Checks that the bytes which the stream got to read were written.
+    /// Checks that the bytes which the stream got to read were written. It waits for the answer `until` then.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::PeerDied`]: their writer's process ended before, or the link did, where the kernel gives no pidfd;
-    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver).
-    pub(super) fn check(&self) -> Result<()> {
+    /// [`ErrorKind::TimedOut`]; [`CudaFault::Driver`].
+    pub(super) fn check(self: &Arc<Self>, until: Option<Until>) -> Result<()> {
         // The check comes first: a child may find the lock taken forever.
-        self.lender.stream.device().driver().check_fork()?;
-        let ended = match &self.lender.life {
-            Some(life) => has_ended(life.as_fd()),
+        self.stream.device().driver().check_fork()?;
+        let has_ended = match self.lender.life {
+            Some(_) => self.lender.is_dead(),
             None => self.loan.lender_ended(),
         };
-        if !ended {
-            return Ok(());
+        let mut state = self.state();
+        if state.fate == Fate::Unknown {
+            state.asked += 1;
+            let question = state.asked;
+            drop(state);
+            // An answer to an earlier question may be older than what the stream has read.
+            self.clone().ask();
+            state = self.await_answer(question, until)?;
         }
-        match self.settle()? {
-            Fate::Unwritten | Fate::Marked => Err(ErrorKind::PeerDied.into()),
-            Fate::Unknown | Fate::Written => Ok(()),
+        match (state.fate, state.fault.clone()) {
+            (Fate::Written, _) => Ok(()),
+            (Fate::Unwritten, _) => Err(ErrorKind::PeerDied.into()),
+            (Fate::Unknown, Some(fault)) => Err(fault.into()),
+            (Fate::Unknown, None) if has_ended => Err(ErrorKind::PeerDied.into()),
+            (Fate::Unknown, None) => Ok(()),
         }
     }
 
-    /// Finds out whether a lender that has ended has written the word. Otherwise writes it, if the lender's process has ended.
-    fn settle(&self) -> Result<Fate> {
-        let mut fate = self.fate();
-        let Self { lender, at, value, .. } = self;
-        if *fate == Fate::Unknown {
-            let (mut word, area) = ([0; WORD as usize], Area { start: *at, len: WORD as usize });
-            area.copy_to_host(&mut word, &lender.stream)?;
-            *fate = match found(u64::from_le_bytes(word), *value) {
-                Found::Value => Fate::Written,
-                Found::Less => Fate::Unwritten,
-                Found::Unwritten => Fate::Marked,
-            };
-        }
-        if *fate == Fate::Unwritten && lender.life.is_some() {
-            lender.stream.write_word(*at, value.wrapping_add(UNWRITTEN))?;
-            let written = lender.stream.synchronize();
-            if written.is_err() && !lender.stream.wait_to_end() {
-                // The word may be written at any time.
-                std::mem::forget(self.import.clone());
+    fn await_answer(&self, question: u64, until: Option<Until>) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        while state.fate == Fate::Unknown && state.answered < question {
+            let left = until.map_or(Ok(LONG), Until::left)?;
+            if self.stream.is_watched() {
+                let waited = self.answered.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                drop(state);
+                self.stream.look();
+                std::thread::sleep(PAUSE.0.min(left));
+                state = self.state();
             }
-            written?;
-            *fate = Fate::Marked;
         }
-        Ok(*fate)
+        Ok(state)
     }
 
-    fn fate(&self) -> MutexGuard<'_, Fate> {
-        self.fate.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the address.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Begins an answer. Returns the questions so far, and whether the writer is dead.
+    pub(super) fn begin(&self) -> (u64, bool) {
+        let is_dead = self.lender.is_dead();
+        let mut state = self.state();
+        state.is_asked = false;
+        (state.asked, is_dead)
+    }
+
+    /// Returns whether the writer is dead.
+    pub(super) fn is_dead(&self) -> bool {
+        self.lender.is_dead()
+    }
+
+    /// Answers the questions until `covers`: this was read, after the writer's death if it `is_dead`. Returns whether the word is
+    /// to be written in its place.
+    pub(super) fn is_read(&self, word: u64, covers: u64, is_dead: bool) -> bool {
+        let found = found(word, self.value);
+        if found != Found::Less {
+            self.place.open();
+        }
+        let mut state = self.state();
+        match found {
+            Found::Value => state.fate = Fate::Written,
+            Found::Unwritten => state.fate = Fate::Unwritten,
+            Found::Less if is_dead => state.fate = Fate::Unwritten,
+            Found::Less => {}
+        }
+        state.fault = None;
+        self.answer(state, covers);
+        found == Found::Less && is_dead
+    }
+
+    /// Queues the write of the word in place of its writer.
+    pub(super) fn mark(&self, stream: &Stream) -> Result<()> {
+        stream.write_word(self.at, self.value.wrapping_add(UNWRITTEN))
+    }
+
+    /// Notes that the word is written in place of its writer.
+    pub(super) fn is_marked(&self) {
+        self.place.open();
+    }
+
+    /// Answers the questions until `covers`: the driver refuses.
+    pub(super) fn is_refused(&self, covers: u64, error: &Error) {
+        let mut state = self.state();
+        if let ErrorKind::Cuda(fault) = error.kind() {
+            state.fault = Some(fault.clone());
+        }
+        self.answer(state, covers);
+    }
+
+    fn answer(&self, mut state: MutexGuard<'_, State>, covers: u64) {
+        state.answered = state.answered.max(covers);
+        drop(state);
+        self.answered.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wait for AwaitedWord {
+    fn ask(self: Arc<Self>) {
+        if !std::mem::replace(&mut self.state().is_asked, true) {
+            self.stream.clone().ask(self);
+        }
     }
 }
 
 impl Drop for AwaitedWord {
     fn drop(&mut self) {
         if is_ours() {
-            self.lender.words().awaited.remove(&self.number);
+            self.place.leave();
         }
     }
 }

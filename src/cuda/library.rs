@@ -36,6 +36,8 @@ pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
 /// `CUDA_ERROR_NO_DEVICE`
 const NO_DEVICE: Code = 100;
+/// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`
+pub(super) const NOT_REGISTERED: Code = 713;
 /// `CUDA_ERROR_NOT_READY`
 pub(super) const NOT_READY: Code = 600;
 
@@ -135,6 +137,8 @@ old {
     cuEventRecord(CUevent, CUstream);
     cuEventQuery(CUevent);
     cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
+    cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
     cuStreamDestroy_v2(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
     cuStreamQuery(CUstream);
@@ -157,6 +161,8 @@ old {
     cuMemUnmap(CUdeviceptr, usize);
     cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
     cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     cuMemHostUnregister(*mut c_void);
     cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);

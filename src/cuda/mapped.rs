@@ -175,9 +175,7 @@ impl Drop for Handle {
         let Some(_entered) = self.device.enter_to_end() else { return };
         // SAFETY: it was made once, and nobody uses it after this.
         let code = unsafe { (self.device.driver().calls.cuMemRelease)(self.raw) };
-        if code != 0 {
-            tracing::warn!(code, "cuMemRelease");
-        }
+        self.device.ended("cuMemRelease", code);
     }
 }
 
@@ -279,15 +277,12 @@ impl Drop for Mapped {
             // SAFETY: it was mapped once. Nobody uses it after this: views and loans of it keep it.
             let code = unsafe { (calls.cuMemUnmap)(self.start, size) };
             if code != 0 {
-                tracing::warn!(code, "cuMemUnmap");
-                return;
+                return self.device.ended("cuMemUnmap", code);
             }
         }
         // SAFETY: the addresses were reserved once, and nothing is mapped there.
         let code = unsafe { (calls.cuMemAddressFree)(self.start, size) };
-        if code != 0 {
-            tracing::warn!(code, "cuMemAddressFree");
-        }
+        self.device.ended("cuMemAddressFree", code);
     }
 }
 

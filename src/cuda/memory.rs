@@ -208,6 +208,11 @@ impl Memory {
         if claimed > len { Err(CudaFault::Allocation { len, claimed }.into()) } else { Ok(()) }
     }
 
+    /// Returns its GPU.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Returns its address on the GPU.
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start
@@ -234,9 +239,7 @@ impl Drop for Memory {
             }
             Origin::Mapped { .. } | Origin::Adopted => return,
         };
-        if code != 0 {
-            tracing::warn!(code, call);
-        }
+        self.device.ended(call, code);
     }
 }
 

@@ -14,9 +14,8 @@
 //!    the events and never waits for them: a peer that lies about its event keeps the memory that it was lent
 //!    and blocks nothing else.
 //! 3. These calls wait for a GPU: [`Stream::synchronize`], copies from and to the host, `share` with [`Order::Synchronized`],
-//!    [`Device::adopt`], [`Device::pin`], and [`GpuView::check`] of an owner that has ended. A separate thread frees and closes
-//!    memory, because the driver may wait within these calls. Another one gives loans back, and waits for no stream of a user
-//!    or a peer.
+//!    [`Device::adopt`], [`Device::pin`], and [`GpuView::check`]. A separate thread frees and closes memory, because the driver
+//!    may wait within these calls. Another one gives loans back, and waits for no stream.
 //! 4. Each object of the driver belongs to one Rust object, which makes its context current and ends it once.
 //!    An operation of several calls enters the context around all of them and restores the caller's.
 //! 5. The driver is loaded when the process asks for its first device. Without a driver each entry point
@@ -63,6 +62,8 @@ mod mapped;
 mod memory;
 mod openings;
 mod options;
+mod page;
+mod parked;
 mod per_gpu;
 mod pinned;
 mod pool;
@@ -75,6 +76,9 @@ mod space;
 mod store;
 mod stream;
 mod view;
+mod waits;
+mod withdrawing;
+mod word_stream;
 mod words;
 
 pub use device::Device;

@@ -7,16 +7,20 @@
 //! 1. A segment is registered once a process, whatever the number of tensors in it and of GPUs.
 //! 2. It is unregistered before it is unmapped: the entry keeps it mapped.
 //! 3. Unregistering may wait for all work on the GPU, and so for a peer. The thread `slipring-cuda` does it.
+//! 4. Registering is slow, and is done outside of the lock. A segment that the driver does not unregister stays registered and
+//!    mapped, and the next look tries once more.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_uint;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_READ_ONLY};
 
-use crate::cuda::closer::{self, Parked};
+use crate::cuda::closer;
 use crate::cuda::device::Device;
+use crate::cuda::library::{NOT_REGISTERED, ends_all, is_ours};
+use crate::cuda::parked::Parked;
 use crate::error::{CudaFault, Result};
 use crate::shm::SegmentMemory;
 use crate::tensor::{Element, Tensor, TensorMut};
@@ -24,17 +28,44 @@ use crate::tensor::{Element, Tensor, TensorMut};
 /// The segments that are registered.
 static PINNED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
+/// Signalled when a segment is registered, or is not.
+static REGISTERED: Condvar = Condvar::new();
+
 struct Entry {
     start: usize,
     len: u64,
-    /// `None` while it is being unregistered.
-    segment: Option<PinnedSegment>,
+    state: State,
+}
+
+enum State {
+    Registering,
+    Pinned(PinnedSegment),
+    Unregistering,
 }
 
 /// A registered segment. Its drop unregisters it.
 struct PinnedSegment {
     device: Device,
-    memory: SegmentMemory,
+    /// `None` during the drop.
+    memory: Option<SegmentMemory>,
+}
+
+/// A segment that is being registered. Its drop says so to those who wait.
+struct Registering {
+    start: usize,
+    /// `None`: the driver refuses.
+    segment: Option<PinnedSegment>,
+}
+
+impl Drop for Registering {
+    fn drop(&mut self) {
+        let mut pinned = lock();
+        match self.segment.take() {
+            Some(segment) => set(&mut pinned, self.start, State::Pinned(segment)),
+            None => pinned.retain(|entry| entry.start != self.start),
+        }
+        REGISTERED.notify_all();
+    }
 }
 
 impl Device {
@@ -90,15 +121,24 @@ impl Device {
         let memory = memory.ok_or(CudaFault::NotPinnable { why })?;
         sweep();
         let (start, needed) = (memory.start().addr(), memory.byte_len() as u64);
-        // The lock lasts until the segment is registered: another thread with a tensor of it waits for that.
         let mut pinned = lock();
-        if let Some(known) = pinned.iter().find(|entry| entry.start == start) {
-            return known.segment.as_ref().map(|_| ()).ok_or(CudaFault::Closing.into());
+        while let Some(known) = pinned.iter().find(|entry| entry.start == start) {
+            match known.state {
+                State::Pinned(_) => return Ok(()),
+                State::Unregistering => return Err(CudaFault::Closing.into()),
+                // Another thread with a tensor of the segment.
+                State::Registering => {
+                    pinned = REGISTERED.wait(pinned).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
         }
         let used: u64 = pinned.iter().map(|entry| entry.len).sum();
         if needed > limit.saturating_sub(used) {
             return Err(CudaFault::PinLimit { used, needed, limit }.into());
         }
+        pinned.push(Entry { start, len: needed, state: State::Registering });
+        drop(pinned);
+        let mut registering = Registering { start, segment: None };
         if !self.pins(memory.is_own())? {
             let why = "the GPU cannot pin memory that this process may only read, or none at all";
             return Err(CudaFault::NotPinnable { why }.into());
@@ -106,13 +146,13 @@ impl Device {
         let read_only = if memory.is_own() { 0 } else { CU_MEMHOSTREGISTER_READ_ONLY };
         let flags = (CU_MEMHOSTREGISTER_PORTABLE | read_only) as c_uint;
         let address = memory.start().cast_mut().cast();
-        // SAFETY: the range is mapped, and the entry keeps it so. The driver does not write what this process may only read,
+        // SAFETY: the range is mapped, and `memory` keeps it so, which the entry gets. The driver does not write what this process may only read,
         // as the flag says.
         let code =
             unsafe { (driver.calls.cuMemHostRegister_v2)(address, memory.byte_len(), flags) };
         driver.check("cuMemHostRegister_v2", code)?;
-        let segment = Some(PinnedSegment { device: self.clone(), memory });
-        pinned.push(Entry { start, len: needed, segment });
+        let (device, memory) = (self.clone(), Some(memory));
+        registering.segment = Some(PinnedSegment { device, memory });
         Ok(())
     }
 }
@@ -133,10 +173,18 @@ pub(super) fn is_pinned(address: *const u8) -> bool {
 pub(super) fn sweep() {
     let mut unused = Vec::new();
     for entry in lock().iter_mut() {
-        unused.extend(entry.segment.take_if(|segment| segment.memory.is_unused()));
+        let is_unused = |memory: &SegmentMemory| memory.is_unused();
+        if matches!(&entry.state, State::Pinned(segment) if segment.memory.as_ref().is_some_and(is_unused))
+        {
+            unused.push(std::mem::replace(&mut entry.state, State::Unregistering));
+        }
     }
     // Outside of the lock, which a drop takes.
-    unused.into_iter().for_each(closer::close);
+    for state in unused {
+        if let State::Pinned(segment) = state {
+            closer::close(segment);
+        }
+    }
 }
 
 impl Parked for PinnedSegment {
@@ -144,18 +192,47 @@ impl Parked for PinnedSegment {
         // It is parked when it is unused, and copies end before their calls return.
         true
     }
+
+    fn device(&self) -> Option<&Device> {
+        Some(&self.device)
+    }
 }
 
 impl Drop for PinnedSegment {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.enter_to_end() else { return };
-        let start = self.memory.start();
-        // SAFETY: it was registered once, and is still mapped.
-        let code =
-            unsafe { (self.device.driver().calls.cuMemHostUnregister)(start.cast_mut().cast()) };
-        if code != 0 {
-            tracing::warn!(code, "cuMemHostUnregister");
+        let Some(memory) = self.memory.take() else { return };
+        if !is_ours() {
+            return;
         }
-        lock().retain(|entry| entry.start != start.addr());
+        let start = memory.start().addr();
+        match self.unregister(&memory) {
+            Ok(()) => lock().retain(|entry| entry.start != start),
+            Err(error) => {
+                self.device.tell(&error, "a segment of the host stays pinned");
+                let segment = Self { device: self.device.clone(), memory: Some(memory) };
+                set(&mut lock(), start, State::Pinned(segment));
+            }
+        }
+    }
+}
+
+impl PinnedSegment {
+    /// Unregisters the segment, unless it is not registered any more.
+    fn unregister(&self, memory: &SegmentMemory) -> Result<()> {
+        let (driver, _entered) = (self.device.driver(), self.device.enter()?);
+        let start = memory.start().cast_mut().cast();
+        // SAFETY: it was registered once, and is still mapped.
+        match unsafe { (driver.calls.cuMemHostUnregister)(start) } {
+            // Another library has, or the context is over, and its registrations with it.
+            NOT_REGISTERED => Ok(()),
+            code if ends_all(code) => Ok(()),
+            code => driver.check("cuMemHostUnregister", code),
+        }
+    }
+}
+
+fn set(pinned: &mut [Entry], start: usize, state: State) {
+    if let Some(entry) = pinned.iter_mut().find(|entry| entry.start == start) {
+        entry.state = state;
     }
 }

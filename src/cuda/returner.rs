@@ -1,63 +1,141 @@
 //! The thread that gives loans of peers back, and that hears of peers while the threads of the user sleep: of their ends, and of
-//! what they withdraw. It waits for no stream that may wait for a peer, so a peer whose work never ends keeps no other
-//! peer's loan.
+//! what they withdraw. It waits for no stream, so a peer whose work never ends keeps no other peer's loan.
 //!
 //! ```text
-//!   asleep until ── an object comes, or a watch ends ── the bell
-//!                ├─ a peer's process ends ───────────── its pidfd
-//!                ├─ a peer withdraws memory ─────────── the link's socket
-//!                └─ the next look at running work ───── a pause, while there is some
+//!   asleep until ── an object comes, or a watch is rung ── the bell
+//!                ├─ a peer's process ends ──────────────── its pidfd
+//!                ├─ a peer withdraws memory ────────────── the link's socket
+//!                └─ the next look at running work ──────── a pause, while there is some
 //! ```
+//!
+//! 1. The work of one stream ends in its order, so one question a stream tells which of its loans go back.
+//! 2. A watch looks when its own descriptor has got something or its own bell is rung, and no other one does then.
 
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use crate::cuda::closer::{PAUSE, Parked, drop_unused, wait_and_drop};
+use crate::cuda::closer::wait_and_drop;
 use crate::cuda::library::is_ours;
+use crate::cuda::parked::{Lane, PAUSE, Parked};
 use crate::error::contain;
 
 /// An object that waits for a peer.
 pub(super) trait Watch: Send + Sync {
-    /// Returns what the thread sleeps for until the next look.
-    fn until(&self) -> Until;
-
-    /// Does what is due. Returns whether nothing will be due any more.
-    fn look(&self) -> bool;
+    /// Does what is due. It does not wait.
+    fn look(&self) -> Next;
 }
 
-/// The reason for the next look.
-pub(super) enum Until {
-    /// Something comes, or has come, on this descriptor.
-    Readable(Arc<dyn AsFd + Send + Sync>),
-    /// The longest pause is over.
-    Paused,
-    /// The bell is rung.
-    Rung,
+/// When a watch looks next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// When something comes on its descriptor, or it is rung.
+    Event,
+    /// After the next pause at the latest.
+    Pause,
+    /// Never.
+    Over,
+}
+
+/// The descriptor of a watch. The thread keeps it open.
+pub(super) struct Source {
+    fd: Box<dyn AsFd + Send>,
+    events: EventFlags,
+}
+
+impl Source {
+    /// A descriptor on which something comes.
+    pub(super) fn readable(fd: impl AsFd + Send + 'static) -> Self {
+        Self { fd: Box::new(fd), events: EventFlags::IN }
+    }
+
+    /// A socket whose other end reads.
+    pub(super) fn writable(fd: Box<dyn AsFd + Send>) -> Self {
+        Self { fd, events: EventFlags::OUT }
+    }
+}
+
+/// A watch that the thread has. Its drop ends the watch, and lets go of the descriptor.
+#[derive(Debug)]
+pub(super) struct Watched {
+    key: u64,
+}
+
+impl Watched {
+    /// Has the watch look.
+    pub(super) fn ring(&self) {
+        self.tell(|arrived| arrived.rung.push(self.key));
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Arrived)) {
+        if let Some(desk) = DESK.get() {
+            what(&mut desk.arrived());
+            desk.ring();
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if is_ours() {
+            self.tell(|arrived| arrived.ended.push(self.key));
+        }
+    }
 }
 
 /// The way to the thread.
 struct Desk {
     bell: OwnedFd,
+    epoll: OwnedFd,
     arrived: Mutex<Arrived>,
 }
 
 /// What the thread has not taken yet.
 #[derive(Default)]
 struct Arrived {
-    parked: Vec<Box<dyn Parked>>,
-    watches: Vec<Weak<dyn Watch>>,
+    parked: Vec<(Lane, Box<dyn Parked>)>,
+    watches: Vec<(u64, Entry)>,
+    rung: Vec<u64>,
+    ended: Vec<u64>,
 }
 
-/// The number of parked objects that are not dropped yet.
+struct Entry {
+    watch: Weak<dyn Watch>,
+    source: Option<Source>,
+    /// The kernel does not watch the descriptor: the watch looks after each pause.
+    is_polled: bool,
+}
+
+/// The number of objects that are not dropped yet.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
+static DESK: OnceLock<Arc<Desk>> = OnceLock::new();
+
+/// An object of a GPU that the thread holds, or is to hold. It counts as [left](left).
+#[derive(Debug)]
+pub(super) struct Held(());
+
+impl Held {
+    pub(super) fn new() -> Self {
+        LEFT.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        LEFT.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// Drops an object on that thread as soon as nothing uses it. Its drop does not wait.
-pub(super) fn give_back(parked: impl Parked + 'static) {
+pub(super) fn give_back(lane: Lane, parked: impl Parked + 'static) {
     if !is_ours() {
         return std::mem::forget(parked);
     }
@@ -65,7 +143,7 @@ pub(super) fn give_back(parked: impl Parked + 'static) {
     let parked: Box<dyn Parked> = Box::new(parked);
     match Desk::get() {
         Some(desk) => {
-            desk.arrived().parked.push(parked);
+            desk.arrived().parked.push((lane, parked));
             desk.ring();
         }
         None => {
@@ -75,20 +153,15 @@ pub(super) fn give_back(parked: impl Parked + 'static) {
     }
 }
 
-/// Has the thread look at `watch` until that is over or dropped. In the process that loaded the driver.
-pub(super) fn watch(watch: Weak<dyn Watch>) {
-    match Desk::get() {
-        Some(desk) => {
-            desk.arrived().watches.push(watch);
-            desk.ring();
-        }
-        None => tracing::warn!("no thread to hear of the end of a peer: a stream may wait for it"),
-    }
-}
-
-/// Has the thread ask all watches what they wait for. In the process that loaded the driver.
-pub(super) fn ring() {
-    Desk::get().into_iter().for_each(Desk::ring);
+/// Has the thread look at `watch`, for the first time at once. In the process that loaded the driver. Returns `None` if the
+/// system has no thread or descriptor now.
+pub(super) fn watch(source: Option<Source>, watch: Weak<dyn Watch>) -> Option<Watched> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let desk = Desk::get()?;
+    let key = NEXT.fetch_add(1, Ordering::Relaxed);
+    desk.arrived().watches.push((key, Entry { watch, source, is_polled: false }));
+    desk.ring();
+    Some(Watched { key })
 }
 
 /// Returns the number of objects that are not dropped yet.
@@ -97,17 +170,23 @@ pub(super) fn left() -> usize {
 }
 
 impl Desk {
-    /// Returns the way to the thread, which the first call starts. `None`: the system has no thread or descriptor for it.
+    /// Returns the way to the thread, which the first call starts. `None`: the system has no thread or descriptor for it now, and
+    /// the next call tries once more.
     fn get() -> Option<&'static Self> {
-        static DESK: OnceLock<Option<Arc<Desk>>> = OnceLock::new();
-        let desk = DESK.get_or_init(|| {
-            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-            let desk = Arc::new(Self { bell, arrived: Mutex::default() });
-            let (thread, own) = (std::thread::Builder::new(), desk.clone());
-            let started = thread.name("slipring-loans".into()).spawn(move || own.run());
-            started.ok().map(|_| desk)
-        });
-        desk.as_deref()
+        static STARTING: Mutex<()> = Mutex::new(());
+        if let Some(desk) = DESK.get() {
+            return Some(desk);
+        }
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(desk) = DESK.get() {
+            return Some(desk);
+        }
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).ok()?;
+        let desk = Arc::new(Self { bell, epoll, arrived: Mutex::default() });
+        let (thread, own) = (std::thread::Builder::new(), desk.clone());
+        thread.name("slipring-loans".into()).spawn(move || own.run()).ok()?;
+        Some(DESK.get_or_init(|| desk))
     }
 
     fn arrived(&self) -> MutexGuard<'_, Arrived> {
@@ -120,58 +199,124 @@ impl Desk {
     }
 
     fn run(&self) {
-        let mut all = Arrived::default();
+        let (mut returns, mut watches) = (Returns::default(), Watches::default());
         let mut pause = PAUSE.0;
         loop {
-            let woken = self.sleep(&all, pause);
-            pause = if woken.is_rung { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
-            let Arrived { parked, watches } = std::mem::take(&mut *self.arrived());
-            all.parked.extend(parked);
-            all.watches.extend(watches);
-            drop_unused(&mut all.parked, &LEFT);
-            all.watches.retain(|watch| {
-                let Some(watch) = watch.upgrade() else { return false };
-                // A subscriber of traces is a user's code.
-                !woken.is_due || contain(|| watch.look()) != Some(true)
-            });
+            let is_running = !returns.0.is_empty() || !watches.paused.is_empty();
+            let is_rung = self.sleep(is_running.then_some(pause));
+            pause = if is_rung { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
+            let Arrived { parked, watches: new, rung, ended } =
+                std::mem::take(&mut *self.arrived());
+            parked.into_iter().for_each(|(lane, parked)| returns.add(lane, parked));
+            returns.give_back();
+            let mut due: HashSet<u64> = watches.paused.drain().chain(rung).collect();
+            for (key, entry) in new {
+                watches.add(&self.epoll, key, entry);
+                due.insert(key);
+            }
+            due.extend(self.ready());
+            ended.iter().for_each(|key| watches.end(&self.epoll, *key));
+            due.into_iter().for_each(|key| watches.look(&self.epoll, key));
         }
     }
 
-    /// Sleeps until something is due.
-    fn sleep(&self, all: &Arrived, pause: Duration) -> Woken {
-        let mut longest = if all.parked.is_empty() { None } else { Some(pause) };
-        let (mut awaited, mut is_due) = (Vec::new(), false);
-        for watch in all.watches.iter().filter_map(Weak::upgrade) {
-            match watch.until() {
-                Until::Readable(fd) => awaited.push(fd),
-                Until::Paused => {
-                    is_due = true;
-                    longest = longest.or(Some(PAUSE.1));
-                }
-                Until::Rung => {}
-            }
-        }
-        let all = std::iter::once(self.bell.as_fd()).chain(awaited.iter().map(|fd| fd.as_fd()));
-        let mut asked: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    /// Sleeps until something is due, or for a pause. Returns whether the bell was rung.
+    fn sleep(&self, longest: Option<Duration>) -> bool {
+        let asked = [self.bell.as_fd(), self.epoll.as_fd()];
+        let mut asked = asked.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let longest =
             longest.map(|longest| Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() });
         match poll(&mut asked, longest.as_ref()) {
-            Ok(_) => is_due |= asked[1..].iter().any(|asked| !asked.revents().is_empty()),
-            Err(Errno::INTR) => {}
-            // No memory, or more descriptors than the process may open: nothing is known, and it looks at all.
-            Err(_) => {
-                std::thread::sleep(PAUSE.1);
-                is_due = true;
-            }
+            Ok(_) | Err(Errno::INTR) => {}
+            // No memory.
+            Err(_) => std::thread::sleep(PAUSE.1),
         }
-        let is_rung = rustix::io::read(&self.bell, &mut [0; 8]).is_ok();
-        Woken { is_rung, is_due }
+        rustix::io::read(&self.bell, &mut [0; 8]).is_ok()
+    }
+
+    /// Returns the watches on whose descriptors something has come.
+    fn ready(&self) -> impl Iterator<Item = u64> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        // More than these come at the next turn.
+        let _ = epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+        );
+        events.into_iter().map(|event| event.data.u64())
     }
 }
 
-/// Why the thread is awake.
-struct Woken {
-    is_rung: bool,
-    /// A descriptor is readable, or a watch is looked at after a pause.
-    is_due: bool,
+/// The objects that go when nothing uses them, by the stream that does.
+#[derive(Default)]
+struct Returns(HashMap<Lane, VecDeque<Box<dyn Parked>>>);
+
+impl Returns {
+    fn add(&mut self, lane: Lane, parked: Box<dyn Parked>) {
+        self.0.entry(lane).or_default().push_back(parked);
+    }
+
+    /// Drops the objects that nothing uses. The first one of a stream that is in use is the last one that is asked.
+    fn give_back(&mut self) {
+        self.0.retain(|_, lane| {
+            // A subscriber of traces is a user's code. The thread goes on if it panics.
+            while lane.front().is_some_and(|first| contain(|| first.is_over()).unwrap_or(false)) {
+                contain(|| drop(lane.pop_front()));
+                LEFT.fetch_sub(1, Ordering::Release);
+            }
+            !lane.is_empty()
+        });
+    }
 }
+
+#[derive(Default)]
+struct Watches {
+    entries: HashMap<u64, Entry>,
+    /// Those that look after a pause.
+    paused: HashSet<u64>,
+}
+
+impl Watches {
+    fn add(&mut self, epoll: &OwnedFd, key: u64, mut entry: Entry) {
+        if let Some(source) = &entry.source {
+            // Each packet of a socket comes once. What a watch leaves there is the user's threads' to take.
+            let (data, events) = (EventData::new_u64(key), source.events | EventFlags::ET);
+            if let Err(errno) = epoll::add(epoll, source.fd.as_fd(), data, events) {
+                let pause = PAUSE.1;
+                tracing::warn!(%errno, ?pause, "epoll_ctl: a peer of a GPU is looked at after pauses");
+                entry.is_polled = true;
+            }
+        }
+        self.entries.insert(key, entry);
+    }
+
+    fn look(&mut self, epoll: &OwnedFd, key: u64) {
+        let Some(entry) = self.entries.get(&key) else { return };
+        // The thread may hold the last handle of it for a moment.
+        let _held = Held::new();
+        let next = entry.watch.upgrade().and_then(|watch| {
+            // A subscriber of traces is a user's code.
+            contain(|| {
+                let next = watch.look();
+                drop(watch);
+                next
+            })
+        });
+        match next {
+            Some(Next::Event) if !entry.is_polled => {}
+            Some(Next::Event | Next::Pause) => drop(self.paused.insert(key)),
+            Some(Next::Over) | None => self.end(epoll, key),
+        }
+    }
+
+    fn end(&mut self, epoll: &OwnedFd, key: u64) {
+        self.paused.remove(&key);
+        let Some(entry) = self.entries.remove(&key) else { return };
+        if let Some(source) = entry.source.filter(|_| !entry.is_polled) {
+            let _ = epoll::delete(epoll, source.fd.as_fd());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::cuda::closer::Parked;
 use crate::cuda::event::Event;
 use crate::cuda::import::Import;
 use crate::cuda::lender::AwaitedWord;
+use crate::cuda::parked::Parked;
 use crate::cuda::returner;
 use crate::cuda::stream::Stream;
 use crate::error::Result;
@@ -32,7 +32,7 @@ pub(super) fn give_back(
     }
     let event = Some(import.recorded(stream)?);
     let (_word, import, _loan) = (word.cloned(), import.clone(), loan.clone());
-    returner::give_back(Returning { event, _word, import, _loan });
+    returner::give_back(stream.lane(), Returning { event, _word, import, _loan });
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::channel::SharedAllocation;
-use crate::cuda::closer::{self, Parked};
+use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, OwnEvent};
 use crate::cuda::ledger::{Ledger, Look, Number, Range};
@@ -14,6 +14,7 @@ use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
 use crate::cuda::mapped;
 use crate::cuda::memory::{Area, HeldMemory, Memory, MemoryHandle, PAGE};
 use crate::cuda::options::{Export, Order, Terms};
+use crate::cuda::parked::Parked;
 use crate::cuda::sharing;
 use crate::cuda::space::ALIGNMENT;
 use crate::cuda::stream::Stream;
@@ -144,6 +145,10 @@ impl Parked for Chunk {
     fn is_over(&self) -> bool {
         // It is parked when it is unused.
         true
+    }
+
+    fn device(&self) -> Option<&Device> {
+        Some(self.memory.device())
     }
 }
 
@@ -486,7 +491,7 @@ impl Hold {
         });
         drop(books);
         let Err(error) = recorded else { return };
-        tracing::warn!(error = format_args!("{error:#}"), "a use of a GPU's memory is waited for");
+        device.tell(&error, "a use of a GPU's memory is waited for");
         if !stream.wait_to_end() {
             // The stream's work may run forever. Then nobody gets the memory.
             self.store.books().ledger.keep(self.number);

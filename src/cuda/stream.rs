@@ -11,6 +11,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream, CUstream_flags, CUstreamCapture
 
 use crate::cuda::device::Device;
 use crate::cuda::library::{NOT_READY, ends_all};
+use crate::cuda::parked::Lane;
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 
 /// The sleep between two checks of a stream.
@@ -47,6 +48,21 @@ impl Device {
         // SAFETY: `raw` has room for a stream, and the device's context is current.
         let code = unsafe { (driver.calls.cuStreamCreate)(&mut raw, flags) };
         driver.check("cuStreamCreate", code)?;
+        Ok(Stream { inner: Arc::new(StreamCore { device: self.clone(), raw, is_ours: true }) })
+    }
+
+    /// Returns a new stream of the highest priority.
+    pub(super) fn urgent_stream(&self) -> Result<Stream> {
+        let (driver, _entered) = (self.driver(), self.enter()?);
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: both have room for an int, and the device's context is current.
+        let code = unsafe { (driver.calls.cuCtxGetStreamPriorityRange)(&mut least, &mut greatest) };
+        driver.check("cuCtxGetStreamPriorityRange", code)?;
+        let mut raw = std::ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: `raw` has room for a stream, and the device's context is current.
+        let code = unsafe { (driver.calls.cuStreamCreateWithPriority)(&mut raw, flags, greatest) };
+        driver.check("cuStreamCreateWithPriority", code)?;
         Ok(Stream { inner: Arc::new(StreamCore { device: self.clone(), raw, is_ours: true }) })
     }
 
@@ -173,6 +189,11 @@ impl Stream {
         driver.check("cuStreamWaitValue64", code)
     }
 
+    /// Returns its name among the streams of this process.
+    pub(super) fn lane(&self) -> Lane {
+        Some((self.device().ordinal(), self.raw().addr()))
+    }
+
     pub(super) fn raw(&self) -> CUstream {
         self.inner.raw
     }
@@ -269,7 +290,7 @@ impl Until {
 }
 
 /// Returns whether an error says that no work runs any more.
-fn ends_work(error: &Error) -> bool {
+pub(super) fn ends_work(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Cuda(CudaFault::Driver { code, .. }) if ends_all(*code))
 }
 
@@ -281,9 +302,7 @@ impl Drop for StreamCore {
         let Some(_entered) = self.device.enter_to_end() else { return };
         // SAFETY: it was made once, and nobody uses it after this. The driver does first what it was given.
         let code = unsafe { (self.device.driver().calls.cuStreamDestroy_v2)(self.raw) };
-        if code != 0 {
-            tracing::warn!(code, "cuStreamDestroy_v2");
-        }
+        self.device.ended("cuStreamDestroy_v2", code);
     }
 }
 

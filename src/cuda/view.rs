@@ -55,7 +55,7 @@ enum Source {
 
 impl Device {
     /// Opens a tensor of this GPU for `stream` to read. The stream waits, on the GPU, until the tensor's
-    /// writer is done. The call does not wait. The first tensor of a chunk of a peer's pool opens the chunk,
+    /// writer is done. The call waits at most 20 ms for memory of the GPU that is being freed. The first tensor of a chunk of a peer's pool opens the chunk,
     /// which takes about 100 µs.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Device {
                         (Some(done), None)
                     }
                     GpuOrder::Word { offset, value } => {
-                        let lender = imports.lender(self, loan)?;
+                        let lender = imports.lender(loan);
                         let word = lender.await_word((loan, &import), (offset, value), stream)?;
                         (None, Some(word))
                     }
@@ -299,8 +299,22 @@ impl GpuView {
     /// # }
     /// ```
     pub fn check(&self) -> Result<()> {
+        self.check_until(None)
+    }
+
+    /// Checks as [`check`](Self::check) does. It waits until `deadline` for the answer: the GPU may be busy, and the driver may
+    /// hold up the thread that asks it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`check`](Self::check).
+    pub fn check_deadline(&self, deadline: Instant) -> Result<()> {
+        self.check_until(Some(Until::new(deadline)))
+    }
+
+    fn check_until(&self, until: Option<Until>) -> Result<()> {
         match &self.source {
-            Source::Lent { word: Some(word), .. } => word.check(),
+            Source::Lent { word: Some(word), .. } => word.check(until),
             Source::Lent { done: Some(_), loan, .. } if loan.lender_ended() => {
                 Err(ErrorKind::PeerDied.into())
             }
@@ -312,10 +326,10 @@ impl GpuView {
     fn wait(&self, until: Option<Until>) -> Result<()> {
         self.stream.check_capture()?;
         self.stream.synchronize_while(until, || match &self.source {
-            Source::Lent { loan, .. } if loan.lender_ended() => self.check(),
+            Source::Lent { loan, .. } if loan.lender_ended() => self.check_until(until),
             _ => Ok(()),
         })?;
-        self.check()
+        self.check_until(until)
     }
 
     /// Exports the tensor to another library by DLPack, read-only and without a copy. That library uses it on
@@ -355,10 +369,7 @@ impl Drop for GpuView {
             return self.keep();
         }
         if let Err(error) = self.end() {
-            tracing::warn!(
-                error = format_args!("{error:#}"),
-                "a use of a peer's memory is waited for"
-            );
+            self.stream.device().tell(&error, "a use of a peer's memory is waited for");
             if !self.stream.wait_to_end() {
                 self.keep();
             }

@@ -13,7 +13,7 @@
 use crate::cuda::space::ALIGNMENT;
 
 /// Bytes of a word.
-pub(super) const WORD: u64 = 8;
+const WORD: u64 = 8;
 
 /// How much more than its value a word has whose writer ended before. The comparison of `CU_STREAM_WAIT_VALUE_GEQ` is that of
 /// signed differences (`cuda.h`), for which this is more, and half of the most.

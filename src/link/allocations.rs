@@ -6,11 +6,12 @@
 //! ```
 //!
 //! 1. A number names one allocation and is never used for another one. The owner withdraws an allocation when it has
-//!    freed its own mapping; no record names it then. Whichever thread drops the allocation sends the packet, or leaves it
-//!    to the link's sender where the socket takes none.
+//!    freed its own mapping; no record names it then. Whichever thread drops the allocation sends the packet. Where the socket
+//!    takes none, a thread of the GPUs sends it when the peer has read the socket, or the link's sender does before.
 //! 2. The peer's descriptor stays open until the peer withdraws it or the link ends, and as long as a tensor keeps it.
 //! 3. The number of a peer's allocations has a limit, and each descriptor is charged to the link's account.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -80,13 +81,26 @@ impl Drop for SharedAllocation {
     }
 }
 
-/// The way by which a thread sends a peer the withdrawal of a number. It returns whether the socket has taken it.
-type Withdraw = Box<dyn Fn(u64) -> bool + Send + Sync>;
+/// The way by which any thread sends a peer withdrawals.
+pub(crate) trait WithdrawalWay: Send + Sync {
+    /// Sends the withdrawal of a number. Returns `false` if the socket does not take it now.
+    fn withdraw(&self, number: u64) -> bool;
+
+    /// Returns the socket, on which room comes when the peer reads. `None`: the link is gone.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a thread of the GPUs asks"))]
+    fn socket(&self) -> Option<Box<dyn AsFd + Send>>;
+}
+
+/// The peers to whom withdrawals are yet to be sent.
+static UNSENT: Mutex<Vec<Weak<AnnouncedAllocations>>> = Mutex::new(Vec::new());
 
 /// The allocations of this process that one peer knows.
-pub(crate) struct AnnouncedAllocations {
+pub struct AnnouncedAllocations {
     state: Mutex<AnnouncedState>,
-    withdraw: Withdraw,
+    way: Box<dyn WithdrawalWay>,
+    /// What sends the rest when the socket has room.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a thread of the GPUs asks"))]
+    follower: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 #[derive(Debug, Default)]
@@ -97,9 +111,10 @@ struct AnnouncedState {
 }
 
 impl AnnouncedAllocations {
-    /// Returns the allocations of a peer that `withdraw` reaches: none.
-    pub(crate) fn new(withdraw: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), withdraw: Box::new(withdraw) })
+    /// Returns the allocations of a peer: none.
+    pub(crate) fn new(way: impl WithdrawalWay + 'static) -> Arc<Self> {
+        let (state, follower) = Default::default();
+        Arc::new(Self { state, way: Box::new(way), follower })
     }
 
     /// Returns whether the peer knows an allocation.
@@ -135,15 +150,44 @@ impl AnnouncedAllocations {
     }
 
     /// Notes that an allocation is gone, and withdraws it if the socket takes the packet now.
-    fn allocation_is_gone(&self, number: u64) {
+    fn allocation_is_gone(self: &Arc<Self>, number: u64) {
         self.state().gone.push(number);
-        // What it does not take waits for the sender's next tensor in an allocation.
-        let _ = self.withdraw_gone(|number| if (self.withdraw)(number) { Ok(()) } else { Err(()) });
+        if !self.withdraw_rest() {
+            // It waits for room, and for the sender's next tensor in an allocation.
+            UNSENT.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(self));
+        }
+    }
+
+    /// Sends the withdrawals that the socket takes now. Returns whether none is left.
+    pub fn withdraw_rest(&self) -> bool {
+        self.withdraw_gone(|number| if self.way.withdraw(number) { Ok(()) } else { Err(()) })
+            .is_ok()
     }
 
     fn state(&self) -> MutexGuard<'_, AnnouncedState> {
         // Every step leaves the table consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl AnnouncedAllocations {
+    /// Returns the peers to whom withdrawals are yet to be sent, once.
+    pub fn unsent() -> Vec<Arc<Self>> {
+        let unsent = std::mem::take(&mut *UNSENT.lock().unwrap_or_else(PoisonError::into_inner));
+        unsent.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the socket, on which room comes when the peer reads. `None`: the link is gone.
+    pub fn socket(&self) -> Option<Box<dyn AsFd + Send>> {
+        self.way.socket()
+    }
+
+    /// Keeps what sends the rest, in place of what did before.
+    pub fn follow_by(&self, follower: impl Any + Send) {
+        let follower: Box<dyn Any + Send> = Box::new(follower);
+        let before = self.follower.lock().unwrap_or_else(PoisonError::into_inner).replace(follower);
+        drop(before);
     }
 }
 

@@ -221,6 +221,12 @@ impl Link {
         }
     }
 
+    /// Returns whether the peer has read all packets.
+    #[cold]
+    pub(crate) fn has_received_all(&self) -> bool {
+        socket::unreceived(&self.socket) == 0
+    }
+
     /// Wakes the peer's event loop that sleeps on its socket.
     #[cold]
     pub(crate) fn call(&self, reason: Reason) {

@@ -23,5 +23,7 @@ pub(crate) mod share;
 pub(crate) mod waiter;
 pub(crate) mod watcher;
 
+#[cfg(feature = "cuda")]
+pub use allocations::AnnouncedAllocations;
 pub use allocations::{PassedAllocation, SharedAllocation};
 pub use link_socket::LinkSocket;

@@ -18,3 +18,5 @@ mod pinned;
 mod quotas;
 #[path = "../support/mod.rs"]
 mod support;
+mod threads;
+mod words;

@@ -275,6 +275,58 @@ fn two_threads_pin_a_segment_once() {
     }
 }
 
+#[test]
+fn a_segment_that_is_being_pinned_holds_up_no_other_one() {
+    const TEST: &str = "a_segment_that_is_being_pinned_holds_up_no_other_one";
+    const LONG: Duration = Duration::from_secs(1);
+    let cuda = FakeCuda::new().registers_in(LONG);
+    if !cuda.is_there(TEST) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        let device = device();
+        let contexts = [Context::new().unwrap(), Context::new().unwrap()];
+        let tensors = contexts.each_ref().map(|context| shared(context, 0, 16));
+        device.pin(&tensors[0], GIB).unwrap();
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| device.pin(&tensors[1], GIB).unwrap());
+            std::thread::sleep(LONG / 4);
+            let start = Instant::now();
+            device.pin(&tensors[0], GIB).unwrap();
+            device.trim().unwrap();
+            assert!(start.elapsed() < LONG / 4, "{:?}", start.elapsed());
+            assert!(!slow.is_finished());
+            // The bytes of the segment count already, and a second call waits for the first.
+            device.pin(&tensors[1], 0).unwrap();
+            assert!(start.elapsed() > LONG / 4, "{:?}", start.elapsed());
+        });
+        drop((tensors, contexts));
+        is_unpinned(&device);
+    });
+    cuda.was_used_well();
+    assert_eq!(pins(&cuda.trace()), (2, 2));
+}
+
+#[test]
+fn a_segment_that_the_driver_does_not_unpin_stays_mapped_until_it_does() {
+    const TEST: &str = "a_segment_that_the_driver_does_not_unpin_stays_mapped_until_it_does";
+    let cuda = FakeCuda::new().fail("cuMemHostUnregister:999:1:2");
+    if !cuda.is_there(TEST) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        let device = device();
+        let context = Context::new().unwrap();
+        let tensor = shared(&context, 0, 16);
+        device.pin(&tensor, GIB).unwrap();
+        drop((tensor, context));
+        is_unpinned(&device);
+    });
+    // The driver tells of a range that is unmapped before, or left registered.
+    cuda.was_used_well();
+    assert_eq!(calls(&cuda.trace(), "cuMemHostUnregister"), 4);
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -4,6 +4,7 @@ use slipring::cuda::{Device, Pool};
 use slipring::error::CudaFault;
 use slipring::{Connection, Context, DType, Reactor};
 
+use crate::support::census::descriptors;
 use crate::support::fake_cuda::{FakeCuda, Kind};
 use crate::support::gpus::{
     Two, calls, cuda_fault, device, exchange, hear, hear_out, is_closed, pool_options, recv,
@@ -144,5 +145,119 @@ fn a_reactor_unmaps_what_is_withdrawn() {
             crate::support::callbacks::hear(&said);
             drop((link, reactor));
         });
+    }
+}
+
+#[test]
+fn a_peer_that_sleeps_hears_of_more_withdrawals_than_wait_for_it_at_once() {
+    const TEST: &str = "a_peer_that_sleeps_hears_of_more_withdrawals_than_wait_for_it_at_once";
+    const COUNT: usize = 100;
+    for kind in KINDS {
+        let cuda = FakeCuda::new().of_kind(kind);
+        let mut two = Two::start(
+            TEST,
+            &cuda,
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                let pools: Vec<Pool> = (0..COUNT).map(|_| pool(&device)).collect();
+                for pool in &pools {
+                    let draft = pool.alloc::<u8>([1], &stream).unwrap();
+                    link.send_tensor(draft.share().unwrap()).unwrap();
+                    hear(&mut link);
+                }
+                say("sent");
+                listen_for("it is stopped");
+                // The peer reads nothing of this before it goes on, and this side sends nothing more.
+                drop(pools);
+                is_closed(&device);
+                say("freed");
+                hear_out(&mut link);
+            },
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                // One of them is mapped, so the socket is read while this thread sleeps.
+                let first = recv(&mut link);
+                drop(device.open(&first, &stream).unwrap());
+                drop(first);
+                link.send(b"got").unwrap();
+                for _ in 1..COUNT {
+                    drop(recv(&mut link));
+                    link.send(b"got").unwrap();
+                }
+                let before = descriptors();
+                assert!(before > COUNT);
+                say("all are there");
+                listen_for("go on");
+                wait_until("all are withdrawn", || descriptors() + COUNT <= before + 2);
+                link.close().unwrap();
+            },
+        );
+        two.owner.expect("sent");
+        two.borrower.expect("all are there");
+        two.borrower.stop();
+        two.owner.tell("it is stopped");
+        two.owner.expect("freed");
+        two.borrower.go_on();
+        two.borrower.tell("go on");
+        two.borrower.succeeds();
+        two.owner.succeeds();
+        cuda.was_used_well();
+    }
+}
+
+#[test]
+fn a_withdrawal_is_taken_while_the_peer_sleeps_also_after_other_packets() {
+    const TEST: &str = "a_withdrawal_is_taken_while_the_peer_sleeps_also_after_other_packets";
+    for kind in KINDS {
+        let cuda = FakeCuda::new().of_kind(kind);
+        exchange(
+            TEST,
+            &cuda,
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                let [first, second] = [pool(&device), pool(&device)];
+                let send = |link: &mut Connection, pool: &Pool| {
+                    let draft = pool.alloc::<u8>([1], &stream).unwrap();
+                    link.send_tensor(draft.share().unwrap()).unwrap();
+                    hear(link);
+                };
+                send(&mut link, &first);
+                send(&mut link, &second);
+                // Segments of the host are announced by other packets, which the peer's halves read.
+                for _ in 0..3 {
+                    let context = Context::new().unwrap();
+                    let tensor = context.alloc::<u8>([64]).unwrap().share().unwrap();
+                    link.send_tensor(&tensor).unwrap();
+                    hear(&mut link);
+                }
+                drop(second);
+                is_closed(&device);
+                hear(&mut link);
+                drop(first);
+                hear_out(&mut link);
+            },
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                let open = |link: &mut Connection| {
+                    drop(device.open(&recv(link), &stream).unwrap());
+                    link.send(b"read").unwrap();
+                };
+                open(&mut link);
+                open(&mut link);
+                let before = descriptors();
+                for _ in 0..3 {
+                    drop(recv(&mut link));
+                    link.send(b"got").unwrap();
+                }
+                // This thread reads nothing more of the link.
+                wait_until("the second one is unmapped", || descriptors() < before);
+                link.send(b"unmapped").unwrap();
+                link.close().unwrap();
+            },
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 struct settings settings;
 struct context contexts[16];
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, calls = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 static bool initialised;
@@ -88,6 +88,11 @@ __attribute__((constructor)) static void load(void)
     settings.no_pins = number_of("FAKE_CUDA_NO_PINS", 0);
     settings.no_read_only_pins = number_of("FAKE_CUDA_NO_READ_ONLY_PINS", 0);
     settings.no_device = number_of("FAKE_CUDA_NO_DEVICE", 0);
+    long registering = number_of("FAKE_CUDA_REGISTER_MS", 0);
+    settings.registering = (struct timespec){registering / 1000, registering % 1000 * 1000000};
+    settings.connected = number_of("FAKE_CUDA_CONNECTIONS", 0) == 1;
+    settings.no_priorities = number_of("FAKE_CUDA_NO_PRIORITIES", 0);
+    settings.locked = number_of("FAKE_CUDA_LOCKED", 0);
     settings.capturing = number_of("FAKE_CUDA_CAPTURING", 0);
     const char *session = getenv("FAKE_CUDA_SESSION");
     settings.session = strdup(session && *session && strlen(session) < 100 ? session : "none");
@@ -129,7 +134,9 @@ CUresult enter(const char *name, enum needs needs)
     call = name;
     args_len = 0;
     args[0] = 0;
+    pthread_mutex_lock(&calls);
     pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&calls);
     if (forked)
         return NOT_INITIALIZED;
     CUresult code = SUCCESS;

@@ -30,6 +30,12 @@
  *   FAKE_CUDA_NO_PINS    1: devices register no memory of the host
  *   FAKE_CUDA_NO_READ_ONLY_PINS  1: they register none that the process may only read
  *   FAKE_CUDA_NO_DEVICE  1: cuInit finds no device
+ *   FAKE_CUDA_REGISTER_MS     how long memory of the host takes to be registered; other calls go on meanwhile (0)
+ *   FAKE_CUDA_CONNECTIONS     1: streams of one device and priority share a queue, and do their work in the order in which
+ *                        they got it, as with CUDA_DEVICE_MAX_CONNECTIONS=1 (0: each has its own)
+ *   FAKE_CUDA_NO_PRIORITIES   1: all streams have the same priority
+ *   FAKE_CUDA_LOCKED     1: what frees, closes, unmaps or unregisters memory waits for all work on the device, and every
+ *                        other call waits for that
  *   FAKE_CUDA_CAPTURING  1: every stream is being captured into a graph, and what it is given is a misuse
  *
  * A line of the trace, written at once:
@@ -102,24 +108,25 @@ struct context {
     unsigned char uuid[16];
     size_t used; /* bytes of memory of this process */
     struct stream *legacy;
+    uint64_t issued[2], served[2]; /* of the two priorities: operations of streams that share a queue */
 };
 
 extern struct settings {
     int devices, version, attributes;
-    struct timespec delay;
+    struct timespec delay, registering;
     bool stuck;
     size_t bytes;
     const char *session;
-    bool no_ipc, no_device, no_descriptors, no_words, no_pins, no_read_only_pins, capturing;
+    bool no_ipc, no_device, no_descriptors, no_words, no_pins, no_read_only_pins, capturing, connected, no_priorities, locked;
 } settings;
 
 extern struct context contexts[16];
 
 /*
  * One lock for all tables of the driver, held from `enter` to `leave`, so that the trace has a process's calls in the
- * order of their effects. Streams work without it. `changed` says that an operation is done, or queued.
+ * order of their effects. Streams work without it. A call passes `calls` first, which a free may hold. `changed` says that an operation is done, or queued.
  */
-extern pthread_mutex_t lock;
+extern pthread_mutex_t lock, calls;
 extern pthread_cond_t changed;
 
 /* A call begins: `enter`, then `arg` for what the trace shows, and `leave` with its answer at the end. */
@@ -204,11 +211,13 @@ void forget_memories(void);
 /* vmm.c. At the end of the process: a misuse tells what is left of virtual memory, and of its descriptors. */
 void count_left(void);
 
-/* pinned.c. At the end of the process: a misuse tells what is left registered. */
+/* pinned.c. At the end of the process: a misuse tells what is left allocated and registered. */
 void count_registered(void);
 
 /* stream.c */
 void drain(struct context *context);
+/* As `drain`, where frees hold up all calls. */
+void drain_if_locked(struct context *context);
 /* What is left of a context: how many streams and events, which end. */
 int end_work(struct context *context);
 void forget_events(void);

@@ -264,6 +264,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
     if (code == SUCCESS) {
         if (memory->uses > 0)
             misuse(0, "work that was queued still uses the memory");
+        drain_if_locked(current());
         remove_memory(memory);
     }
     return leave(code);

@@ -45,6 +45,9 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
     for (struct range *range = ranges; range; range = range->next)
         if (code == SUCCESS && start < range->start + range->size && range->start < start + size)
             code = ALREADY_REGISTERED;
+    pthread_mutex_unlock(&lock);
+    nanosleep(&settings.registering, NULL);
+    pthread_mutex_lock(&lock);
     if (code == SUCCESS && !is_mapped(start, size, !read_only))
         code = misuse(INVALID_VALUE, "the range is not mapped%s", read_only ? "" : ", or not for writing");
     if (code == SUCCESS) {
@@ -76,8 +79,45 @@ CUresult cuMemHostUnregister(void *pointer)
     return leave(code);
 }
 
+static int pages;
+
+/* Pinned memory of the host. */
+CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
+{
+    CUresult code = enter("cuMemHostAlloc", CONTEXT);
+    arg("%zu %u", size, flags);
+    if (code == SUCCESS && (!pointer || size == 0 || flags > 7))
+        code = INVALID_VALUE;
+    void *memory = NULL;
+    if (code == SUCCESS && posix_memalign(&memory, PAGE, size))
+        code = OUT_OF_MEMORY;
+    if (code == SUCCESS) {
+        memset(memory, 0xa5, size);
+        *pointer = memory;
+        pages++;
+    }
+    return leave(code);
+}
+
+/* As the driver may: it waits for all work on the device. */
+CUresult cuMemFreeHost(void *pointer)
+{
+    CUresult code = enter("cuMemFreeHost", CONTEXT);
+    arg("host");
+    if (code == SUCCESS && (!pointer || pages == 0))
+        code = misuse(INVALID_VALUE, "this is not what cuMemHostAlloc gave");
+    if (code == SUCCESS) {
+        drain(current());
+        pages--;
+        free(pointer);
+    }
+    return leave(code);
+}
+
 void count_registered(void)
 {
+    if (pages > 0)
+        misuse(0, "%d allocations of the host are left", pages);
     int left = 0;
     for (struct range *range = ranges; range; range = range->next)
         left++;

@@ -22,6 +22,7 @@ struct operation {
     unsigned char value;
     struct memory *uses[2];
     struct event *event;
+    uint64_t ticket; /* in a queue that streams share */
     uint64_t count; /* of the event: the record that this is, or waits for; of a word: its value */
 };
 
@@ -33,6 +34,7 @@ struct stream {
     struct stream *next;
     CUstream handle;
     struct context *context;
+    int priority;
     uint64_t number, queued, done;
     struct operation *first, **last;
     bool closed;
@@ -112,9 +114,13 @@ static void *work(void *argument)
         struct operation *operation = stream->first;
         if (!operation)
             break;
+        uint64_t *served = &stream->context->served[stream->priority];
+        while (settings.connected && *served + 1 != operation->ticket)
+            pthread_cond_wait(&changed, &lock);
         pthread_mutex_unlock(&lock);
         run(operation);
         pthread_mutex_lock(&lock);
+        ++*served;
         stream->first = operation->next;
         if (!stream->first)
             stream->last = &stream->first;
@@ -136,7 +142,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-static struct stream *new_stream(struct context *context, uint64_t number)
+static struct stream *new_stream(struct context *context, uint64_t number, int priority)
 {
     struct stream *stream = calloc(1, sizeof *stream);
     if (!stream)
@@ -145,6 +151,7 @@ static struct stream *new_stream(struct context *context, uint64_t number)
     stream->handle = (CUstream)(uintptr_t)(0x5000000000 + 16 * next_number());
     stream->context = context;
     stream->number = number;
+    stream->priority = priority;
     stream->last = &stream->first;
     pthread_t thread;
     /* Signals are for the threads of whoever tests. */
@@ -175,7 +182,7 @@ static struct stream *find_stream(CUstream handle, CUresult *code)
     if ((uintptr_t)handle <= 2) {
         struct context *context = current();
         if (!context->legacy)
-            context->legacy = new_stream(context, 0);
+            context->legacy = new_stream(context, 0, 0);
         arg("stream:0");
         if (!context->legacy)
             *code = OPERATING_SYSTEM;
@@ -203,6 +210,7 @@ static CUresult queue(struct stream *stream, struct operation operation)
     if (!queued)
         return OUT_OF_MEMORY;
     *queued = operation;
+    queued->ticket = ++stream->context->issued[stream->priority];
     for (int i = 0; i < 2; i++)
         if (queued->uses[i])
             queued->uses[i]->uses++;
@@ -224,9 +232,27 @@ static void finish(struct stream *stream)
 
 void drain(struct context *context)
 {
+    if (settings.locked) {
+        drain_if_locked(context);
+        return;
+    }
     for (struct stream *stream = streams; stream; stream = stream->next)
         if (stream->context == context)
             finish(stream);
+}
+
+/* Every other call waits meanwhile. Whoever makes a call takes `calls` before `lock`. */
+void drain_if_locked(struct context *context)
+{
+    if (!settings.locked || !context)
+        return;
+    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&calls);
+    pthread_mutex_lock(&lock);
+    for (struct stream *stream = streams; stream; stream = stream->next)
+        if (stream->context == context)
+            finish(stream);
+    pthread_mutex_unlock(&calls);
 }
 
 /* A call on a stream: whether it can go on. */
@@ -238,21 +264,41 @@ static CUresult enter_stream(const char *name, CUstream handle, struct stream **
     return code;
 }
 
-CUresult cuStreamCreate(CUstream *handle, unsigned flags)
+/* Two priorities: 0, and -1 before it. */
+static CUresult create(CUresult code, CUstream *handle, unsigned flags, int priority)
 {
-    CUresult code = enter("cuStreamCreate", CONTEXT);
-    arg("%u", flags);
     static uint64_t number;
+    arg("%u", flags);
     if (code == SUCCESS && (!handle || flags > 1))
         code = INVALID_VALUE;
     if (code == SUCCESS) {
-        struct stream *stream = new_stream(current(), number + 1);
+        struct stream *stream = new_stream(current(), number + 1, priority < 0 && !settings.no_priorities);
         if (stream) {
             arg("stream:%llu", (unsigned long long)++number);
             *handle = stream->handle;
         } else {
             code = OUT_OF_MEMORY;
         }
+    }
+    return leave(code);
+}
+
+CUresult cuStreamCreate(CUstream *handle, unsigned flags)
+{
+    return create(enter("cuStreamCreate", CONTEXT), handle, flags, 0);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priority)
+{
+    return create(enter("cuStreamCreateWithPriority", CONTEXT), handle, flags, priority);
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    CUresult code = enter("cuCtxGetStreamPriorityRange", CONTEXT);
+    if (code == SUCCESS) {
+        *least = 0;
+        *greatest = settings.no_priorities ? 0 : -1;
     }
     return leave(code);
 }

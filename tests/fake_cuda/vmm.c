@@ -393,6 +393,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
     if (code == SUCCESS) {
         if (memory->uses > 0)
             misuse(0, "work that was queued still uses the memory");
+        drain_if_locked(current());
         struct mapping **at = &mappings;
         while ((*at)->base != pointer)
             at = &(*at)->next;

@@ -159,6 +159,26 @@ impl FakeCuda {
         self.with("FAKE_CUDA_NO_READ_ONLY_PINS", 1)
     }
 
+    /// How long memory of the host takes to be registered.
+    pub fn registers_in(self, time: Duration) -> Self {
+        self.with("FAKE_CUDA_REGISTER_MS", time.as_millis())
+    }
+
+    /// Streams of one priority share a queue of the device, as with `CUDA_DEVICE_MAX_CONNECTIONS=1`.
+    pub fn one_queue(self) -> Self {
+        self.with("FAKE_CUDA_CONNECTIONS", 1)
+    }
+
+    /// Streams have no priorities.
+    pub fn without_priorities(self) -> Self {
+        self.with("FAKE_CUDA_NO_PRIORITIES", 1)
+    }
+
+    /// Frees wait for all work of the device, and every other call waits for them.
+    pub fn locked(self) -> Self {
+        self.with("FAKE_CUDA_LOCKED", 1)
+    }
+
     /// Lets the pools of the tests' processes be of a kind.
     pub fn of_kind(self, kind: Kind) -> Self {
         self.with(KIND, kind as u32)

@@ -112,10 +112,16 @@ impl Other {
         }
     }
 
-    /// Stops the other process until somebody kills it.
+    /// Stops the other process until somebody kills it, or it is to [go on](Self::go_on).
     pub fn stop(&self) {
         // SAFETY: sends a signal to a child that nobody has waited for.
         assert_eq!(unsafe { libc::kill(self.pid() as libc::pid_t, libc::SIGSTOP) }, 0);
+    }
+
+    /// Has a stopped process go on.
+    pub fn go_on(&self) {
+        // SAFETY: sends a signal to a child that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.pid() as libc::pid_t, libc::SIGCONT) }, 0);
     }
 
     /// Kills the other process as it stands.

@@ -1,4 +1,4 @@
-//! Threads that may make no system call.
+//! Threads that may make no system call, or not all of them.
 
 #![allow(unsafe_code)]
 
@@ -16,6 +16,48 @@ pub fn only_writes() {
         step(answer, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
         step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
+    bind(&mut filter);
+}
+
+/// From here on the kernel gives this thread, and threads that it starts, no descriptor of a process, as before Linux 5.3.
+pub fn without_pidfds() {
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let refuse = |errno: i32| libc::SECCOMP_RET_ERRNO | errno as u32;
+    let mut filter = [
+        step(load, 0, 0, 0),
+        step(equals, 0, 1, libc::SYS_pidfd_open as u32),
+        step(answer, 0, 0, refuse(libc::ENOSYS)),
+        step(equals, 0, 3, libc::SYS_setsockopt as u32),
+        // The lower half of the third argument: SO_PASSPIDFD.
+        step(load, 0, 0, 32),
+        step(equals, 0, 1, 76),
+        step(answer, 0, 0, refuse(libc::ENOPROTOOPT)),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    bind(&mut filter);
+}
+
+/// From here on this thread starts no other one.
+pub fn without_threads() {
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        step(load, 0, 0, 0),
+        step(equals, 1, 0, libc::SYS_clone3 as u32),
+        step(equals, 0, 1, libc::SYS_clone as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    bind(&mut filter);
+}
+
+/// Binds the thread to a filter of its system calls.
+fn bind(filter: &mut [libc::sock_filter]) {
     let program =
         libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_mut_ptr() };
     // SAFETY: no pointer is passed.

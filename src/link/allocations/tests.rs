@@ -72,17 +72,24 @@ struct Peer {
     is_full: AtomicBool,
 }
 
+impl WithdrawalWay for Arc<Peer> {
+    fn withdraw(&self, number: u64) -> bool {
+        let takes = !self.is_full.load(Ordering::Relaxed);
+        if takes {
+            self.withdrawn.lock().unwrap().push(number);
+        }
+        takes
+    }
+
+    fn socket(&self) -> Option<Box<dyn AsFd + Send>> {
+        None
+    }
+}
+
 impl Peer {
     fn new() -> (Arc<Self>, Arc<AnnouncedAllocations>) {
         let peer = Arc::new(Self::default());
-        let sent = peer.clone();
-        let allocations = AnnouncedAllocations::new(move |number| {
-            let takes = !sent.is_full.load(Ordering::Relaxed);
-            if takes {
-                sent.withdrawn.lock().unwrap().push(number);
-            }
-            takes
-        });
+        let allocations = AnnouncedAllocations::new(peer.clone());
         (peer, allocations)
     }
 

@@ -1,0 +1,153 @@
+//! The words that streams of a GPU await. While one of them is not written, this process frees no memory of the GPU.
+//!
+//! A driver that frees memory may wait for all work on the GPU, and may hold a lock meanwhile that every other call needs. A
+//! stream that waits for a dead peer's word goes on when this process writes the word. So a free that began before would wait
+//! for a call that waits for the free.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::cuda::device::Device;
+use crate::cuda::parked::PAUSE;
+use crate::cuda::per_gpu::PerGpu;
+
+/// How long a free waits for words that come to be awaited later, too.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+static WAITS: PerGpu<Waits> = PerGpu::new();
+
+/// A word that a stream awaits.
+pub(super) trait Wait: Send + Sync {
+    /// Has the word read, and written if its writer is dead.
+    fn ask(self: Arc<Self>);
+}
+
+/// The awaited words of one GPU. A clone is the same table.
+#[derive(Clone, Default)]
+pub(super) struct Waits {
+    core: Arc<WaitsCore>,
+}
+
+#[derive(Default)]
+struct WaitsCore {
+    table: Mutex<Table>,
+    /// Signalled when a free is over.
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct Table {
+    is_freeing: bool,
+    next: u64,
+    awaited: HashMap<u64, Entry>,
+}
+
+struct Entry {
+    word: Weak<dyn Wait>,
+    /// Whether the word lets its stream go on.
+    is_open: Arc<AtomicBool>,
+}
+
+impl Waits {
+    /// Returns those of a GPU. In the process that loaded the driver.
+    pub(super) fn of(device: &Device) -> Self {
+        WAITS.of(device)
+    }
+
+    /// Adds a word that a stream will await. A free that has begun is waited for, until it surely holds what it holds: a word
+    /// that is awaited from then on comes behind it.
+    pub(super) fn add<W: Wait + 'static>(&self, make: impl FnOnce(Place) -> W) -> Arc<W> {
+        let (core, table) = (&self.core, self.table());
+        let waited = core.freed.wait_timeout_while(table, PAUSE.1, |table| table.is_freeing);
+        let mut table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let number = table.next;
+        table.next += 1;
+        let is_open = Arc::new(AtomicBool::new(false));
+        let word = make(Place { waits: self.clone(), number, is_open: is_open.clone() });
+        let word = Arc::new(word);
+        let awaited: Weak<W> = Arc::downgrade(&word);
+        table.awaited.insert(number, Entry { word: awaited, is_open });
+        word
+    }
+
+    /// Has all words read.
+    pub(super) fn ask_all(&self) {
+        let words: Vec<_> = self.table().awaited.values().map(|entry| entry.word.clone()).collect();
+        // Outside of the lock, which the last handle of a word takes in its drop.
+        words.iter().filter_map(Weak::upgrade).for_each(Wait::ask);
+    }
+
+    /// Returns the permission to free memory of the GPU, or `None` while a stream may wait for a word. Then the words are read.
+    /// After a while, words that were not awaited when the permission was first `refused` count no more: there may always be some.
+    pub(super) fn begin_freeing(&self, refused: &mut Option<Refused>) -> Option<Freeing> {
+        let mut table = self.table();
+        let before = refused.as_ref().filter(|refused| refused.since.elapsed() > PATIENCE);
+        let before = before.map_or(table.next, |refused| refused.before);
+        let waits = |number: u64, wait: &Entry| {
+            number < before && !wait.is_open.load(Ordering::Acquire) && wait.word.strong_count() > 0
+        };
+        let closed: Vec<_> = { table.awaited.iter() }
+            .filter(|(number, wait)| waits(**number, wait))
+            .map(|(_, wait)| wait.word.clone())
+            .collect();
+        if closed.is_empty() {
+            table.is_freeing = true;
+            return Some(Freeing { waits: self.clone() });
+        }
+        refused.get_or_insert(Refused { since: Instant::now(), before: table.next });
+        drop(table);
+        closed.iter().filter_map(Weak::upgrade).for_each(Wait::ask);
+        None
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.core.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a word in the table, until its drop.
+pub(super) struct Place {
+    waits: Waits,
+    number: u64,
+    is_open: Arc<AtomicBool>,
+}
+
+impl Place {
+    /// Notes that the word lets its stream go on.
+    pub(super) fn open(&self) {
+        self.is_open.store(true, Ordering::Release);
+    }
+
+    /// Takes the word out of the table.
+    pub(super) fn leave(&self) {
+        self.waits.table().awaited.remove(&self.number);
+    }
+}
+
+/// When a free had to wait for the first time.
+pub(super) struct Refused {
+    since: Instant,
+    /// The number of the next word.
+    before: u64,
+}
+
+/// A free that is under way.
+pub(super) struct Freeing {
+    waits: Waits,
+}
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        self.waits.table().is_freeing = false;
+        self.waits.core.freed.notify_all();
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Place").field(&self.number).finish()
+    }
+}

@@ -1,0 +1,31 @@
+//! Withdrawals that a peer's socket has not taken follow when the peer has read it.
+
+use std::sync::{Arc, Weak};
+
+use crate::channel::AnnouncedAllocations;
+use crate::cuda::returner::{self, Next, Source, Watch};
+
+/// The withdrawals for one peer.
+struct Rest {
+    peer: Weak<AnnouncedAllocations>,
+}
+
+impl Watch for Rest {
+    fn look(&self) -> Next {
+        match self.peer.upgrade() {
+            Some(peer) if !peer.withdraw_rest() => Next::Event,
+            _ => Next::Over,
+        }
+    }
+}
+
+/// Has the thread `slipring-loans` send what sockets have not taken.
+pub(super) fn follow_up() {
+    for peer in AnnouncedAllocations::unsent() {
+        let Some(socket) = peer.socket() else { continue };
+        let rest = Arc::new(Rest { peer: Arc::downgrade(&peer) });
+        let own: Weak<Rest> = Arc::downgrade(&rest);
+        let watched = returner::watch(Some(Source::writable(socket)), own);
+        peer.follow_by((rest, watched));
+    }
+}

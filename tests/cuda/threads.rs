@@ -1,0 +1,201 @@
+//! The threads that give loans back and free memory: when they start, how often they wake up, and what they say.
+
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use slipring::Context;
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+use crate::support::fake_cuda::{FakeCuda, Kind};
+use crate::support::gpus::{device, exchange, hear_out, is_closed, recv, small_pool};
+use crate::support::other::{run_here, say};
+use crate::support::quiet::without_threads;
+use crate::support::{soon, unique_name, wait_until};
+
+/// A stream's pause before each of its acts.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// The `/proc` of a thread of this process.
+fn thread(name: &str) -> Option<std::path::PathBuf> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    { tasks }.find(|task| {
+        let is = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+        is.trim_end() == name
+    })
+}
+
+#[test]
+fn a_thread_that_could_not_be_started_is_started_later() {
+    const TEST: &str = "a_thread_that_could_not_be_started_is_started_later";
+    let cuda = FakeCuda::new().of_kind(Kind::Synchronized).delay(SLOW);
+    exchange(
+        TEST,
+        &cuda,
+        |mut link| {
+            let device = device();
+            let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+            for _ in 0..2 {
+                let draft = pool.alloc::<u8>([64], &stream).unwrap();
+                link.send_tensor(draft.share().unwrap()).unwrap();
+            }
+            hear_out(&mut link);
+        },
+        |mut link| {
+            let device = device();
+            let (own, stream) = (device.pool(), device.stream().unwrap());
+            let mut other = own.alloc::<u8>([1], &stream).unwrap();
+            let tensors = [recv(&mut link), recv(&mut link)];
+            // A view whose stream works on, and a chunk to free.
+            let mut drop_both = |tensor, pool| {
+                let view = device.open(tensor, &stream).unwrap();
+                (0..5).for_each(|_| other.fill(1).unwrap());
+                let start = Instant::now();
+                drop((view, pool));
+                start.elapsed() > 4 * SLOW
+            };
+            let made = [(); 2].map(|()| {
+                let pool = device.pool();
+                drop(pool.alloc::<u8>([1], &stream).unwrap());
+                stream.synchronize().unwrap();
+                pool
+            });
+            let [first, second] = made;
+            let waited = std::thread::scope(|threads| {
+                let refused = threads.spawn(|| {
+                    without_threads();
+                    drop_both(&tensors[0], first)
+                });
+                refused.join().unwrap()
+            });
+            assert!(waited, "the thread that drops it waits");
+            let names = ["slipring-loans", "slipring-cuda"];
+            assert_eq!(names.map(|name| thread(name).is_some()), [false; 2]);
+            assert!(!drop_both(&tensors[1], second), "another thread waits");
+            wait_until("both have their names", || names.iter().all(|name| thread(name).is_some()));
+            drop((other, own, tensors, link));
+            is_closed(&device);
+        },
+    );
+}
+
+/// How often a thread has gone to sleep.
+fn sleeps(name: &str) -> u64 {
+    let status = std::fs::read_to_string(thread(name).unwrap().join("status")).unwrap();
+    let count = { status.lines() }.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn a_process_with_more_peers_than_descriptors_to_open_sleeps() {
+    const TEST: &str = "a_process_with_more_peers_than_descriptors_to_open_sleeps";
+    const LINKS: usize = 40;
+    run_here(TEST, |argument| {
+        let (role, name) = argument.split_once(' ').unwrap();
+        let device = device();
+        let stream = device.stream().unwrap();
+        if role == "owner" {
+            let context = Context::new().unwrap();
+            let pool = small_pool(&device);
+            let tensor = pool.alloc::<u8>([64], &stream).unwrap().share().unwrap();
+            let mut links: Vec<_> = (0..LINKS).map(|_| context.connect(name).unwrap()).collect();
+            links.iter_mut().for_each(|link| link.send_tensor(&tensor).unwrap());
+            links.iter_mut().for_each(hear_out);
+            drop((tensor, pool, links));
+            return is_closed(&device);
+        }
+        let mut listener = Context::new().unwrap().listen(name).unwrap();
+        say("listening");
+        let mut links: Vec<_> =
+            (0..LINKS).map(|_| listener.accept_deadline(soon()).unwrap()).collect();
+        let tensors: Vec<_> = links.iter_mut().map(recv).collect();
+        // The thread watches the socket of each link.
+        tensors.iter().for_each(|tensor| drop(device.open(tensor, &stream).unwrap()));
+        let own = device.pool();
+        let mut other = own.alloc::<u8>([1], &stream).unwrap();
+        std::thread::sleep(5 * SLOW);
+        let before = sleeps("slipring-loans");
+        let files = rustix::process::Resource::Nofile;
+        let limit = rustix::process::getrlimit(files);
+        let fewer = rustix::process::Rlimit { current: Some(LINKS as u64 / 2), ..limit };
+        rustix::process::setrlimit(files, fewer).unwrap();
+        // A loan that goes back wakes the thread up.
+        let view = device.open(&tensors[0], &stream).unwrap();
+        (0..2).for_each(|_| other.fill(1).unwrap());
+        drop(view);
+        std::thread::sleep(50 * SLOW);
+        rustix::process::setrlimit(files, limit).unwrap();
+        let more = sleeps("slipring-loans") - before;
+        assert!(more < 25, "{more} times in a second");
+        drop((other, own, tensors, links));
+        is_closed(&device);
+    });
+    let cuda = FakeCuda::new().of_kind(Kind::Synchronized).delay(SLOW);
+    let name = unique_name();
+    let mut reader = cuda.start(TEST, &format!("reader {name}"));
+    reader.expect("listening");
+    let mut owner = cuda.start(TEST, &format!("owner {name}"));
+    reader.succeeds();
+    owner.succeeds();
+    cuda.was_used_well();
+}
+
+/// Keeps what the library says at the level of a warning.
+struct Log;
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Line(String);
+
+impl tracing::field::Visit for Line {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("slipring") && *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        LINES.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn a_context_that_is_over_is_told_of_once() {
+    // CUDA_ERROR_ILLEGAL_ADDRESS, of every call on a stream or an event.
+    let calls = ["cuEventRecord", "cuEventQuery", "cuEventDestroy_v2", "cuStreamQuery"];
+    let calls = [&calls[..], &["cuStreamSynchronize", "cuMemsetD8Async", "cuMemFree_v2"]].concat();
+    let plan: Vec<String> = calls.iter().map(|call| format!("{call}:700:1:1000000")).collect();
+    let cuda = || FakeCuda::new().fail(&plan.join(","));
+    FakeCuda::alone("a_context_that_is_over_is_told_of_once", cuda, || {
+        tracing::subscriber::set_global_default(Log).unwrap();
+        let device = device();
+        let (pool, stream) = (device.pool(), device.stream().unwrap());
+        for _ in 0..50 {
+            drop(pool.alloc::<u8>([64], &stream).unwrap());
+        }
+        drop((pool, stream));
+        is_closed(&device);
+        let lines = LINES.lock().unwrap();
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        assert!(lines[0].contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{lines:#?}");
+        assert!(lines[0].contains("no more is said of it"), "{lines:#?}");
+    });
+}
