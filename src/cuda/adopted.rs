@@ -59,7 +59,7 @@ impl Device {
         let _entered = self.enter()?;
         stream.check_capture()?;
         let retired = Retired::of(self);
-        retired.sweep();
+        retired.look();
         let store = Arc::new(Store::adopting(self, (at, len as u64), Box::new(owner))?);
         let hold = store.hold(len)?;
         // From here on the owner stays until all loans are back.

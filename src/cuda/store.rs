@@ -20,7 +20,7 @@ use crate::cuda::stream::Stream;
 use crate::cuda::words;
 use crate::error::{CudaFault, ErrorKind, GpuUuid, Result, TensorFault};
 use crate::tensor::{
-    Fate, GpuBorrower, GpuHandle, GpuMemory, GpuOrder, GpuParcel, GpuPlace, Ticket,
+    Fate, GpuBorrower, GpuHandle, GpuMemory, GpuOrder, GpuParcel, GpuPlace, Settled, Ticket,
 };
 
 /// The longest wait for memory that is being freed, when there is no other.
@@ -198,20 +198,24 @@ impl Store {
     /// Collects returned memory, then frees the chunks that nobody uses, and has open where that matters.
     pub(super) fn trim(&self) -> Result<()> {
         self.device.driver().check_fork()?;
-        let mut books = self.books();
-        books.sweep(&self.device);
-        let freed = books.drop_chunks(self.order());
-        drop(books);
-        free(freed);
+        self.collect(&mut Settled::default());
         Ok(())
     }
 
-    /// Returns whether no range is in use and all chunks are freed. In the lending process.
-    pub(super) fn is_over(&self) -> bool {
-        self.trim().is_ok() && {
-            let books = self.books();
-            books.ledger.is_idle() && books.chunks.iter().all(Option::is_none)
-        }
+    fn collect(&self, settled: &mut Settled) {
+        let mut books = self.books();
+        books.sweep_with(&self.device, settled);
+        let freed = books.drop_chunks(self.order());
+        drop(books);
+        free(freed);
+    }
+
+    /// Collects returned memory and frees the chunks that nobody uses. Returns whether no range is in use and all chunks are
+    /// freed. In the lending process.
+    pub(super) fn is_over(&self, settled: &mut Settled) -> bool {
+        self.collect(settled);
+        let books = self.books();
+        books.ledger.is_idle() && books.chunks.iter().all(Option::is_none)
     }
 
     /// Returns a range of `len` bytes. The caller uses its number once.
@@ -326,10 +330,15 @@ impl Store {
 impl Books {
     /// Collects returned memory. In the lending process.
     fn sweep(&mut self, device: &Device) {
+        self.sweep_with(device, &mut Settled::default());
+    }
+
+    /// As [`sweep`](Self::sweep), after a look at the borrowers that `settled` lacks.
+    fn sweep_with(&mut self, device: &Device, settled: &mut Settled) {
         let Self { ledger, chunks, lingering, .. } = self;
         let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
         let freed = lingering.iter().flat_map(|freed| &freed.exposed);
-        Ticket::settle(ledger.tickets().chain(exposed).chain(freed));
+        Ticket::settle(settled, ledger.tickets().chain(exposed).chain(freed));
         for chunk in chunks.iter_mut().flatten() {
             chunk.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
         }

@@ -77,7 +77,7 @@ impl Device {
         // The check comes first: a child has none of this.
         let _entered = self.enter()?;
         stream.check_capture()?;
-        Retired::of(self).sweep();
+        Retired::of(self).look();
         let Some((uuid, place)) = tensor.gpu().zip(tensor.on()) else {
             return Err(CudaFault::OnHost.into());
         };

@@ -273,6 +273,12 @@ pub enum Fate {
     Dead,
 }
 
+/// The borrowers whose returned loans were collected in one look.
+#[derive(Debug, Default)]
+pub struct Settled {
+    looked: Vec<(BorrowerId, Pool)>,
+}
+
 /// A token that one borrower gives back at the end of a use.
 #[derive(Debug, Clone)]
 pub struct Ticket {
@@ -290,16 +296,16 @@ impl Ticket {
         sender.pool().owns_shared(&self.block) && sender.borrower().0 == self.account
     }
 
-    /// Collects returned loans, in the process that lent them. The caller asks [`fate`](Self::fate)
-    /// afterwards.
-    pub fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
-        let mut looked: Vec<&Self> = Vec::new();
+    /// Collects returned loans, in the process that lent them, but for those of borrowers that `settled` has. The caller asks
+    /// [`fate`](Self::fate) afterwards.
+    pub fn settle<'a>(settled: &mut Settled, tickets: impl Iterator<Item = &'a Self>) {
         for ticket in tickets {
-            let is_known =
-                |known: &&Self| known.account == ticket.account && known.pool.is(&ticket.pool);
-            if !looked.iter().any(is_known) {
+            let is_known = |(account, pool): &(BorrowerId, Pool)| {
+                *account == ticket.account && pool.is(&ticket.pool)
+            };
+            if !settled.looked.iter().any(is_known) {
                 ticket.pool.look_at(ticket.account);
-                looked.push(ticket);
+                settled.looked.push((ticket.account, ticket.pool.clone()));
             }
         }
     }

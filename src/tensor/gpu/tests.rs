@@ -40,7 +40,7 @@ impl GpuMemory for Nowhere {
 impl Nowhere {
     fn fates(&self) -> Vec<Fate> {
         let mut tickets = self.tickets.lock().unwrap();
-        Ticket::settle(tickets.iter());
+        Ticket::settle(&mut Settled::default(), tickets.iter());
         tickets.iter_mut().map(Ticket::fate).collect()
     }
 }
