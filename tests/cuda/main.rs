@@ -16,5 +16,6 @@ mod framework;
 mod hangs;
 mod pinned;
 mod quotas;
+mod sets;
 #[path = "../support/mod.rs"]
 mod support;
