@@ -112,8 +112,15 @@ pub fn bounds() -> Vec<Bound> {
     rows.add(
         "description of a message's tensors",
         "fixed",
-        bytes(attachment::LONGEST),
-        &["tests/tensor/lies.rs::a_description_is_bounded_however_large_the_ring_is"],
+        format!(
+            "{}, or {} in the pool",
+            bytes(attachment::LONGEST),
+            bytes(attachment::DESCRIPTION)
+        ),
+        &[
+            "tests/tensor/lies.rs::a_description_is_bounded_however_large_the_ring_is",
+            "tests/tensor/lies.rs::a_description_in_the_pool_that_lies_ends_the_link",
+        ],
     );
     rows.add(
         "a message, in the ring or the pool",

@@ -60,8 +60,9 @@ SO_PASSCRED, SO_PEERCRED, SCM_CREDENTIALS, POLLRDHUP = 16, 17, 2, 0x2000  # §1,
 SYS_FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYBODY, SYS_MEMBARRIER = 202, 0, 1, 0x7FFFFFFF, 324
 GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 2, 4
 
-TENSORS_VERSION, MAX_TENSORS, MAX_RANK, NO_SLOT, FROZEN, RING = 1, 1024, 8, 0xFFFFFFFF, 1, 2  # §12, §2
+TENSORS_VERSION, MAX_TENSORS, MAX_RANK, NO_SLOT, FROZEN, RING = 1, 32768, 8, 0xFFFFFFFF, 1, 2  # §12, §2
 ATTACHED, INLINE, REGION, WIDE = 0, 1, 2, 1  # of tensor.flags
+LONG_DESCRIPTION = 1 << 14  # bytes; longer ones we put into the pool
 TENSOR = struct.Struct("<BBBB")  # dtype, rank, flags, name_len
 DTYPES = {  # code: name, bytes of an element, its format in struct
     1: ("BOOL", 1, "?"), 2: ("UINT8", 1, "B"), 3: ("UINT16", 2, "H"), 4: ("UINT32", 4, "I"), 5: ("UINT64", 8, "Q"),
@@ -573,7 +574,7 @@ class Link:
         """Header and payload of a record that hands these over."""
         pooled = [tensor.body for tensor in tensors if tensor.place == ATTACHED and not tensor.segment]
         lent = iter(self.pool.lend(*pooled) if pooled else ())
-        attachments, description = [], b""
+        attachments, description = [], bytearray()
         for tensor in tensors:
             name = tensor.name.encode()
             flags = tensor.place << 1 | (WIDE if tensor.wide else 0)
@@ -587,7 +588,10 @@ class Link:
             else:
                 attachments.append(next(lent))
             description += name
-        return TENSORS | len(attachments) << 16 | TENSORS_VERSION << 24, b"".join(attachments) + description
+        header, description = TENSORS | TENSORS_VERSION << 24, bytes(description)
+        if len(description) > LONG_DESCRIPTION:
+            header, description, attachments = header | POOLED, b"", attachments + self.pool.lend(description)
+        return header | len(attachments) << 16, b"".join(attachments) + description
 
     def send_tensors(self, *tensors, tight=False, meta=(), kind=TENSORS, ident=None):
         header, payload = self.record_of(tensors)
@@ -601,10 +605,16 @@ class Link:
             if tensor.segment:
                 tensor.segment.named = self.head
 
-    def take_tensors(self, payload, count):
-        """The tensors of a record, judged; not their elements."""
+    def take_tensors(self, payload, count, long=False):
+        """The tensors of a record, judged; not their elements.  Long: the last attachment is their description."""
         ranges = [self.borrow(payload[at:at + 32], attachment=True) for at in range(0, 32 * count, 32)]
-        left, at, tensors = collections.deque(ranges), 32 * count, []
+        left, at, tensors, names = collections.deque(ranges), 32 * count, [], set()
+        if long:
+            segment, offset, length, loan = left.pop()
+            demand(length <= 1 << 24, f"a description of {length} bytes")
+            payload, at = bytes(segment.bytes[offset:offset + length]), 0
+            if loan:
+                self.give_back_loan(loan)
 
         def take(form):
             nonlocal at
@@ -637,7 +647,8 @@ class Link:
                 name = name.decode()
             except UnicodeDecodeError:
                 raise Failure(f"tensor {index}: its name is no UTF-8") from None
-            demand(not name or all(name != other.name for other in tensors), f"tensor {index}: another one is {name!r}")
+            demand(not name or name not in names, f"tensor {index}: another one is {name!r}")
+            names.add(name)
             count, size = math.prod(shape), DTYPES[dtype][1]
             expected = length if dtype == BYTES and count else count * (size or 0)
             demand(expected == length < 1 << 63, f"tensor {index}: {length} bytes, not {expected}")
@@ -698,7 +709,7 @@ class Link:
         else:
             demand(attachments == version == 0, f"header {header:#x}")
             demand(kind < CLOSE or length == (4 if kind == TRIGGER else 0), f"header {header:#x}")
-        demand(kind < CLOSE or not header & POOLED, f"header {header:#x}")
+        demand(kind < CLOSE or TENSORS <= kind < MOVED or not header & POOLED, f"header {header:#x}")
         demand(prefix <= length <= self.their_capacity - 192, f"header {header:#x}")
         start = self.at + (8 if length <= 56 or header & TIGHT or self.after_more else 64)
         at, ring = start % self.their_capacity, self.their_ring.bytes[self.their_start:]
@@ -714,7 +725,8 @@ class Link:
         body, loan = payload[prefix + length:], None
         if TENSORS <= kind < MOVED:
             demand(len(body) >= 32 * attachments, f"header {header:#x}")
-            return Received(kind, ident, b"", None, self.take_tensors(body, attachments), meta)
+            demand(not header & POOLED or len(body) == 32 * attachments > 0, f"header {header:#x}")
+            return Received(kind, ident, b"", None, self.take_tensors(body, attachments, bool(header & POOLED)), meta)
         if header & POOLED:
             demand(len(body) == 32, f"header {header:#x}")
             segment, offset, length, loan = self.borrow(body)
@@ -790,10 +802,13 @@ class Link:
             demand(not lies or lies == tensor.body, "a tensor that we hold was written")
             self.give_back(tensor)
         if received.loan:
-            slot, generation = received.loan
-            demand(self.borrowed.pop(slot) == generation, f"slot {slot} was returned before")
-            self.ours.store(RETURNED_LOANS + 8 * slot, generation)
-            self.ring(SENDER_STATE, ROOM_BELL)
+            self.give_back_loan(received.loan)
+
+    def give_back_loan(self, loan):
+        slot, generation = loan
+        demand(self.borrowed.pop(slot) == generation, f"slot {slot} was returned before")
+        self.ours.store(RETURNED_LOANS + 8 * slot, generation)
+        self.ring(SENDER_STATE, ROOM_BELL)
 
     # §10 The end of a link
 
@@ -1122,7 +1137,8 @@ def step_sets(link):
         "all at once": [one for four in itertools.zip_longest(small, large, frozen, empty) for one in four if one],
         "long names": [sample(uint8, (i,), name="ü" * 127 + chr(97 + i), place=INLINE) for i in range(10)],
         "255 attachments": freeze(*(sample(uint8, (i,)) for i in range(255))),
-        "1024 tensors": [sample(uint8, (), i, place=INLINE) for i in range(MAX_TENSORS)]}
+        "1024 tensors": [sample(uint8, (), i, place=INLINE) for i in range(1024)],
+        "a long description": [*small, *(sample(uint8, (), i, name=f"weight {i:050}", place=INLINE) for i in range(20000))]}
     for what, tensors in sets.items():
         for tight in (False, True):
             send_with_text(link, *tensors, tight=tight)

@@ -252,7 +252,9 @@ impl Published {
         let is_spilled = word & SPILLED != 0;
         let is_known = match header.kind() {
             Kind::Message => !header.more(),
-            Kind::Tensors => !header.more() && header.version() == Header::TENSORS_VERSION,
+            Kind::Tensors => {
+                !header.more() && !header.is_pooled() && header.version() == Header::TENSORS_VERSION
+            }
             _ => false,
         };
         // A reader keeps the buffer of a spilled payload for the slots after it.

@@ -31,6 +31,10 @@ use crate::shm::{Bytes, SegmentMemory};
 /// of the wire format.
 pub(crate) const LONGEST: u64 = 1 << 20;
 
+/// The longest description in bytes that lies in an attachment: room for 32,768 tensors with long names and places. Part of
+/// the wire format.
+pub(crate) const DESCRIPTION: u64 = 1 << 24;
+
 /// The longest payload that is assembled on the stack, in bytes. Longer ones take a heap allocation.
 pub(crate) const SHORT: usize = 64;
 
@@ -242,6 +246,34 @@ impl<'a> Claims<'a> {
         match self.left() {
             0 => Ok(()),
             count => Err(Fault::Tensor(TensorFault::Count { count, expected: 0 }).into()),
+        }
+    }
+}
+
+/// Returns a private copy of the description that lies in an attachment, and returns its loan.
+///
+/// # Errors
+///
+/// [`Fault::MessageLength`]: it is longer than [`DESCRIPTION`]. As [`Claims::claim`].
+#[cold]
+pub(super) fn long_description(
+    session: &Arc<Session>,
+    segments: &mut SegmentCache,
+    descriptor: &[u8; pooled::LEN],
+) -> Result<Vec<u8>> {
+    let attachment = attach(session, segments, &LoanDescriptor::decode(descriptor))?;
+    let (len, max) = (attachment.len() as u64, DESCRIPTION);
+    if len > max {
+        return Err(Fault::MessageLength { len, max }.into());
+    }
+    match attachment {
+        Attachment::Lent(range) => {
+            let copy = range.bytes().try_to_vec()?;
+            range.check()?;
+            Ok(copy)
+        }
+        Attachment::Frozen { memory, offset, len } => {
+            Bytes::of(memory.memory().bytes(offset, len)).try_to_vec()
         }
     }
 }

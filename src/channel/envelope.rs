@@ -17,6 +17,8 @@ pub(crate) struct Envelope<'a> {
     pub(crate) id: Option<u64>,
     /// The section of the metadata. It is empty if there is none.
     pub(crate) metadata: &'a [u8],
+    /// Of tensors: the description lies in the last attachment.
+    pub(crate) is_long: bool,
 }
 
 /// The envelope of a message without metadata, which takes no bytes.
@@ -34,7 +36,7 @@ pub(crate) const TENSOR_RESPONSE: Envelope<'static> = Envelope::new(Kind::Tensor
 impl Envelope<'static> {
     /// Returns the envelope of a record without an id and without metadata.
     pub(crate) const fn new(kind: Kind) -> Self {
-        Self { kind, id: None, metadata: &[] }
+        Self { kind, id: None, metadata: &[], is_long: false }
     }
 }
 
@@ -52,6 +54,11 @@ impl<'a> Envelope<'a> {
         'a: 'b,
     {
         Envelope { metadata: metadata.section(), ..self }
+    }
+
+    /// Returns the same envelope, of tensors whose description lies in the last attachment.
+    pub(crate) fn with_long_description(self) -> Self {
+        Self { is_long: true, ..self }
     }
 
     /// Returns the bytes that the envelope takes in front of the user's bytes.

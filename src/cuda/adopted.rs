@@ -59,7 +59,7 @@ impl Device {
         let _entered = self.enter()?;
         stream.check_capture()?;
         let retired = Retired::of(self);
-        retired.sweep();
+        retired.look();
         let store = Arc::new(Store::adopting(self, (at, len as u64), Box::new(owner))?);
         let hold = store.hold(len)?;
         // From here on the owner stays until all loans are back.
@@ -86,7 +86,8 @@ impl Device {
     ///   [`TensorFault::Overflow`]: as [`Imported::from_raw`](crate::tensor::dlpack::Imported::from_raw).
     /// - As [`adopt`](Self::adopt) otherwise.
     ///
-    /// An error calls the deleter before it returns, on this thread.
+    /// An error calls the deleter before it returns, on this thread: with the caller's context current if the structure is
+    /// impossible, and with the primary context of this GPU, in the relaxed mode of capture, if its memory is.
     ///
     /// # Safety
     ///

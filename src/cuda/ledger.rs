@@ -27,6 +27,12 @@ const OFTEN: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Number(u64);
 
+impl Number {
+    pub(super) fn value(self) -> u64 {
+        self.0
+    }
+}
+
 /// The position of a range: the chunk, and the offset in it in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {

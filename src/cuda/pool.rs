@@ -15,7 +15,7 @@ use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result, TensorFault};
 use crate::shm::Bytes;
-use crate::tensor::{DType, Element, Shape, Tensor};
+use crate::tensor::{DType, Element, Settled, Shape, Tensor};
 
 /// The sleep between two checks for returned memory.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -193,7 +193,7 @@ impl Pool {
         stream.check_device(self.device())?;
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
         self.device().driver().check_fork()?;
-        Retired::of(self.device()).sweep();
+        Retired::of(self.device()).look();
         let hold = self.store.hold(len)?;
         Ok(Draft::new(hold, dtype, shape, stream.clone()))
     }
@@ -236,7 +236,9 @@ impl Drop for Pool {
             return;
         }
         let retired = Retired::of(self.device());
-        retired.add(self.store.clone());
-        retired.sweep();
+        if !self.store.is_over(&mut Settled::default()) {
+            retired.add(self.store.clone());
+        }
+        retired.look();
     }
 }

@@ -21,7 +21,8 @@ use crate::cuda::stream::Stream;
 use crate::cuda::words;
 use crate::error::{CudaFault, ErrorKind, GpuUuid, Result, TensorFault};
 use crate::tensor::{
-    Fate, GpuBorrower, GpuHandle, GpuMemory, GpuOrder, GpuParcel, GpuPlace, Ticket,
+    Fate, GpuBorrower, GpuHandle, GpuLoans, GpuMemory, GpuOrder, GpuParcel, GpuPlace, GpuShare,
+    GpuShared, Settled, Ticket,
 };
 
 /// The longest wait for memory that is being freed, when there is no other.
@@ -141,6 +142,42 @@ impl Chunk {
     }
 }
 
+impl Chunk {
+    /// Returns the place of a range.
+    fn place(&self, device: &Device, (offset, len): (u64, u64), order: GpuOrder) -> GpuPlace {
+        let memory = match &self.name {
+            Name::Handle(handle) => GpuHandle::Ipc(*handle),
+            Name::Announced(shared) => GpuHandle::Announced(shared.number()),
+        };
+        let (device, allocation) = (device.uuid(), self.memory.len());
+        GpuPlace { device, memory, allocation, offset, len, order }
+    }
+
+    /// Returns tickets for a tensor of the chunk, to be shared and to be sent.
+    fn tickets(&mut self, place: GpuPlace, to: &GpuBorrower<'_>) -> Result<(GpuShared, GpuLoans)> {
+        let mapping = match self.exposed.iter().find(|ticket| ticket.is_for(to)) {
+            Some(ticket) => ticket.clone(),
+            None => to.ticket()?,
+        };
+        let bytes = to.ticket()?;
+        let allocation = match &self.name {
+            Name::Handle(_) => None,
+            Name::Announced(shared) => Some(shared.clone()),
+        };
+        let (sent, sent_mapping) = (bytes.to_send(), mapping.to_send());
+        let loans = GpuLoans::Own { bytes: sent, mapping: sent_mapping, allocation };
+        self.expose(&mapping, to);
+        Ok((GpuShared { index: to.index(), place, bytes, mapping }, loans))
+    }
+
+    /// Notes that a borrower knows the chunk until it returns this ticket.
+    fn expose(&mut self, mapping: &Ticket, to: &GpuBorrower<'_>) {
+        if !self.exposed.iter().any(|ticket| ticket.is_for(to)) {
+            self.exposed.push(mapping.clone());
+        }
+    }
+}
+
 impl Parked for Chunk {
     fn is_over(&self) -> bool {
         // It is parked when it is unused.
@@ -203,20 +240,24 @@ impl Store {
     /// Collects returned memory, then frees the chunks that nobody uses, and has open where that matters.
     pub(super) fn trim(&self) -> Result<()> {
         self.device.driver().check_fork()?;
-        let mut books = self.books();
-        books.sweep(&self.device);
-        let freed = books.drop_chunks(self.order());
-        drop(books);
-        free(freed);
+        self.collect(&mut Settled::default());
         Ok(())
     }
 
-    /// Returns whether no range is in use and all chunks are freed. In the lending process.
-    pub(super) fn is_over(&self) -> bool {
-        self.trim().is_ok() && {
-            let books = self.books();
-            books.ledger.is_idle() && books.chunks.iter().all(Option::is_none)
-        }
+    fn collect(&self, settled: &mut Settled) {
+        let mut books = self.books();
+        books.sweep_with(&self.device, settled);
+        let freed = books.drop_chunks(self.order());
+        drop(books);
+        free(freed);
+    }
+
+    /// Collects returned memory and frees the chunks that nobody uses. Returns whether no range is in use and all chunks are
+    /// freed. In the lending process.
+    pub(super) fn is_over(&self, settled: &mut Settled) -> bool {
+        self.collect(settled);
+        let books = self.books();
+        books.ledger.is_idle() && books.chunks.iter().all(Option::is_none)
     }
 
     /// Returns a range of `len` bytes. The caller uses its number once.
@@ -331,20 +372,26 @@ impl Store {
 impl Books {
     /// Collects returned memory. In the lending process.
     fn sweep(&mut self, device: &Device) {
+        self.sweep_with(device, &mut Settled::default());
+    }
+
+    /// As [`sweep`](Self::sweep), after a look at the borrowers that `settled` lacks.
+    fn sweep_with(&mut self, device: &Device, settled: &mut Settled) {
         let Self { ledger, chunks, lingering, .. } = self;
         let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
         let freed = lingering.iter().flat_map(|freed| &freed.exposed);
-        Ticket::settle(ledger.tickets().chain(exposed).chain(freed));
+        Ticket::settle(settled, ledger.tickets().chain(exposed).chain(freed));
         for chunk in chunks.iter_mut().flatten() {
-            chunk.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
+            chunk.exposed.retain(|ticket| ticket.fate() == Fate::Out);
         }
         lingering.retain_mut(|freed| {
-            freed.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
+            freed.exposed.retain(|ticket| ticket.fate() == Fate::Out);
             !freed.exposed.is_empty()
         });
         // Before the first query of an event, if there is one.
         let entered = OnceCell::new();
-        ledger.sweep(Ticket::fate, |ticket, event| {
+        let fate = |ticket: &mut Ticket| ticket.fate();
+        ledger.sweep(fate, |ticket, event| {
             entered.get_or_init(|| device.enter());
             match event.is_over() {
                 true => Look::Over,
@@ -498,60 +545,75 @@ impl Hold {
         }
     }
 
-    fn lend(&self, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
-        let Self { store, number, range, area, word } = self;
+    /// Lends `part` of the range: an offset and a length in bytes. Parts of one range that go into one record are lent once.
+    fn lend(&self, part: (u64, usize), to: &mut GpuBorrower<'_>) -> Result<GpuParcel> {
+        let Self { store, number, range, word, .. } = self;
         store.device.driver().check_fork()?;
-        let mut books = store.books();
-        let order = store.terms.order();
-        let done = match order {
-            Order::Events => Some(books.event(&store.device, order)?),
-            // The ticket comes back after the last use is over.
-            Order::Words | Order::Synchronized => None,
+        let mut guard = store.books();
+        let books = &mut *guard;
+        let chunk = books.chunks[range.chunk].as_mut().ok_or(CudaFault::OnHost)?;
+        let (offset, len) = (chunk.start() + range.offset + part.0, part.1 as u64);
+        let here = GpuShare::Memory([Arc::as_ptr(store).addr() as u64, number.value()]);
+        if let Some(shared) = to.shared(here) {
+            let place = GpuPlace { offset, len, ..shared.place };
+            return Ok(GpuParcel { place, loans: GpuLoans::Of(shared.index) });
+        }
+        let order = match store.terms.order() {
+            Order::Events => return self.lend_by_events((offset, len), books, here, to),
+            Order::Words => GpuOrder::Word {
+                offset: words::word_of(chunk.memory.len(), range.offset),
+                value: word.get().copied().unwrap_or_default(),
+            },
+            Order::Synchronized => GpuOrder::Synchronized,
         };
-        let Books { ledger, chunks, .. } = &mut *books;
+        let place = chunk.place(&store.device, (offset, len), order);
+        // The ticket comes back after the last use is over, so it stands for any number of ranges.
+        let allocation = GpuShare::Allocation(place.memory);
+        let is_alike = |shared: &&GpuShared| shared.place.order.is_like(&order);
+        if let Some(shared) = to.shared(allocation).filter(is_alike).cloned() {
+            chunk.expose(&shared.mapping, to);
+            books.ledger.lend(*number, shared.bytes.clone(), None);
+            let index = shared.index;
+            to.share(here, GpuShared { place, ..shared });
+            return Ok(GpuParcel { place, loans: GpuLoans::Of(index) });
+        }
+        let (shared, loans) = chunk.tickets(place, to)?;
+        books.ledger.lend(*number, shared.bytes.clone(), None);
+        to.share(allocation, shared.clone());
+        to.share(here, shared);
+        Ok(GpuParcel { place, loans })
+    }
+
+    /// Lends the range with an event for its borrower to record, which stands for this range alone.
+    fn lend_by_events(
+        &self,
+        (offset, len): (u64, u64),
+        books: &mut Books,
+        here: GpuShare,
+        to: &mut GpuBorrower<'_>,
+    ) -> Result<GpuParcel> {
+        let Self { store, number, range, .. } = self;
+        let event = books.event(&store.device, Order::Events)?;
+        let Books { ledger, chunks, .. } = books;
+        let ready = ledger.ready(*number).map_or([0; 64], |event| event.handle());
+        let order = GpuOrder::Events { ready, done: event.handle() };
         let made = (|| {
             let chunk = chunks[range.chunk].as_mut().ok_or(CudaFault::OnHost)?;
-            let mapping = match chunk.exposed.iter().find(|ticket| ticket.is_for(to)) {
-                Some(ticket) => ticket.clone(),
-                None => to.ticket()?,
-            };
-            let bytes = to.ticket()?;
-            let (memory, allocation) = match &chunk.name {
-                Name::Handle(handle) => (GpuHandle::Ipc(*handle), None),
-                Name::Announced(shared) => {
-                    (GpuHandle::Announced(shared.number()), Some(shared.clone()))
-                }
-            };
-            let order = match (&done, order) {
-                (Some(done), _) => {
-                    let ready = ledger.ready(*number).map_or([0; 64], |event| event.handle());
-                    GpuOrder::Events { ready, done: done.handle() }
-                }
-                (None, Order::Words) => GpuOrder::Word {
-                    offset: words::word_of(chunk.memory.len(), range.offset),
-                    value: word.get().copied().unwrap_or_default(),
-                },
-                (None, _) => GpuOrder::Synchronized,
-            };
-            let place = GpuPlace {
-                device: store.device.uuid(),
-                memory,
-                allocation: chunk.memory.len(),
-                offset: chunk.start() + range.offset,
-                len: area.len as u64,
-                order,
-            };
-            if !chunk.exposed.iter().any(|ticket| ticket.is_for(to)) {
-                chunk.exposed.push(mapping.clone());
-            }
-            Ok(GpuParcel { place, bytes, mapping, allocation })
+            let place = chunk.place(&store.device, (offset, len), order);
+            chunk.tickets(place, to)
         })();
-        match (&made, done) {
-            (Ok(parcel), done) => ledger.lend(*number, parcel.bytes.clone(), done),
-            (Err(_), Some(done)) => ledger.put_spare(done),
-            (Err(_), None) => {}
+        match made {
+            Ok((shared, loans)) => {
+                let place = shared.place;
+                ledger.lend(*number, shared.bytes.clone(), Some(event));
+                to.share(here, shared);
+                Ok(GpuParcel { place, loans })
+            }
+            Err(error) => {
+                ledger.put_spare(event);
+                Err(error)
+            }
         }
-        made
     }
 }
 
@@ -570,32 +632,57 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// A written range, as a tensor holds it.
+/// A written range, or a part of one, as a tensor holds it.
 #[derive(Debug)]
 pub(super) struct OwnedTensor {
-    hold: Hold,
+    hold: Arc<Hold>,
+    /// In the range, in bytes.
+    offset: u64,
+    len: usize,
 }
 
 impl OwnedTensor {
     pub(super) fn new(hold: Hold) -> Self {
-        Self { hold }
+        let len = hold.area.len;
+        Self { hold: Arc::new(hold), offset: 0, len }
+    }
+
+    /// Returns `len` bytes of it from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::GpuRange`], [`TensorFault::Alignment`].
+    pub(super) fn part(&self, offset: u64, len: usize) -> Result<Self> {
+        let whole = self.len as u64;
+        if offset > whole || len as u64 > whole - offset {
+            let (len, allocation) = (len as u64, whole);
+            return Err(TensorFault::GpuRange { offset, len, allocation }.into());
+        }
+        if !offset.is_multiple_of(PLACE) {
+            return Err(TensorFault::Alignment { alignment: PLACE as usize }.into());
+        }
+        Ok(Self { hold: self.hold.clone(), offset: self.offset + offset, len })
     }
 
     pub(super) fn hold(&self) -> &Hold {
         &self.hold
     }
+
+    pub(super) fn area(&self) -> Area {
+        Area { start: self.hold.area.start + self.offset, len: self.len }
+    }
 }
 
 impl GpuMemory for OwnedTensor {
     fn byte_len(&self) -> usize {
-        self.hold.area.len
+        self.len
     }
 
     fn device(&self) -> GpuUuid {
         self.hold.store.device.uuid()
     }
 
-    fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
-        self.hold.lend(to)
+    fn lend(self: Arc<Self>, to: &mut GpuBorrower<'_>) -> Result<GpuParcel> {
+        self.hold.lend((self.offset, self.len), to)
     }
 }

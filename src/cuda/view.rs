@@ -1,6 +1,7 @@
 //! A tensor on a GPU that is being read.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,9 +18,9 @@ use crate::cuda::retired::Retired;
 use crate::cuda::returning;
 use crate::cuda::store::OwnedTensor;
 use crate::cuda::stream::{Stream, Until};
-use crate::error::{CudaFault, Error, ErrorKind, Result};
+use crate::error::{CudaFault, Error, ErrorKind, Result, TensorFault};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
-use crate::tensor::{DType, GpuLoan, GpuOrder, OnGpu, Shape, Tensor, dlpack};
+use crate::tensor::{DType, GpuLoan, GpuMemory, GpuOrder, OnGpu, Shape, Tensor, dlpack};
 
 /// A tensor on a GPU that one stream reads: row-major, contiguous. Its memory is not reused while the view
 /// lives, nor before the work that the stream has got by then is done.
@@ -41,17 +42,24 @@ enum Source {
     /// Memory of this process.
     Own(Arc<OwnedTensor>),
     /// Memory that a peer has lent.
-    Lent {
-        /// The event of the lender's that is recorded after the last use. `None`: the loan goes back after it.
-        done: Option<Arc<Opening<Event>>>,
-        /// The word that the stream awaits before it reads.
-        word: Option<Arc<AwaitedWord>>,
-        import: Arc<Import>,
-        loan: Arc<GpuLoan>,
-    },
+    Lent(Arc<LentUse>),
     /// A region.
     Region(Arc<Import>),
 }
+
+/// The use of memory that a peer has lent, by the views of one stream that were opened together. It ends with the last one.
+struct LentUse {
+    /// The event of the lender's that is recorded after the last use. `None`: the loan goes back after it.
+    done: Option<Arc<Opening<Event>>>,
+    /// The word that the stream awaits before it reads.
+    word: Option<Arc<AwaitedWord>>,
+    import: Arc<Import>,
+    loan: Arc<GpuLoan>,
+    stream: Stream,
+}
+
+/// The uses of tensors that are opened together, by what comes back together, and by the word that the stream awaits.
+type Uses = HashMap<(usize, Option<(u64, u64)>), Arc<LentUse>>;
 
 impl Device {
     /// Opens a tensor of this GPU for `stream` to read. The stream waits, on the GPU, until the tensor's
@@ -73,11 +81,45 @@ impl Device {
     /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]: the stream belongs to another GPU or is being
     ///   captured.
     pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<GpuView> {
+        let mut views = self.open_all([tensor], stream)?;
+        views.pop().ok_or(CudaFault::OnHost.into())
+    }
+
+    /// Opens tensors of this GPU as [`open`](Self::open) does, in their order. Tensors of one message that share an allocation
+    /// and its order are opened together: the driver is called as often as for one of them. Their memory goes back when the
+    /// last of their views is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn read(device: &slipring::cuda::Device, link: &mut slipring::Connection) -> slipring::Result<()> {
+    /// let stream = device.stream()?;
+    /// if let Some(weights) = link.receiver().recv_tensors()? {
+    ///     let views = device.open_all(weights.iter().map(|(_, tensor)| tensor), &stream)?;
+    /// #   drop(views);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open). No view is left then.
+    pub fn open_all<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = &'a Tensor>,
+        stream: &Stream,
+    ) -> Result<Vec<GpuView>> {
         stream.check_device(self)?;
         // The check comes first: a child has none of this.
         let _entered = self.enter()?;
         stream.check_capture()?;
-        Retired::of(self).sweep();
+        Retired::of(self).look();
+        let mut uses = Uses::new();
+        tensors.into_iter().map(|tensor| self.open_one(tensor, stream, &mut uses)).collect()
+    }
+
+    fn open_one(&self, tensor: &Tensor, stream: &Stream, uses: &mut Uses) -> Result<GpuView> {
         let Some((uuid, place)) = tensor.gpu().zip(tensor.on()) else {
             return Err(CudaFault::OnHost.into());
         };
@@ -89,43 +131,109 @@ impl Device {
         }
         let (area, source) = match place {
             OnGpu::Own(memory) => {
-                let memory: Arc<dyn Any + Send + Sync> = memory.clone();
-                let shared = memory.downcast::<OwnedTensor>().map_err(|_| CudaFault::OnHost)?;
+                let shared = owned(memory)?;
                 shared.hold().hold_back(stream)?;
-                (shared.hold().area(), Source::Own(shared))
+                (shared.area(), Source::Own(shared))
             }
             OnGpu::Lent(loan) => {
-                if loan.lender_ended() {
-                    return Err(ErrorKind::PeerDied.into());
-                }
                 let place = &loan.place;
-                let extension = loan.extension().get(Imports::default);
-                // Only this module puts memory there.
-                let imports = extension.ok_or(CudaFault::OnHost)?;
-                let foreign = |error| tell_of_namespace(error, loan);
-                let import = imports.memory(self, loan).map_err(foreign)?;
-                let (done, word) = match place.order {
-                    GpuOrder::Events { ready, done } => {
-                        let ready = import.event(self, ready).map_err(foreign)?;
-                        let done = import.event(self, done).map_err(foreign)?;
-                        ready.hold_back(stream)?;
-                        (Some(done), None)
+                let word = match place.order {
+                    GpuOrder::Word { offset, value } => Some((offset, value)),
+                    GpuOrder::Events { .. } | GpuOrder::Synchronized => None,
+                };
+                let key = (loan.together(), word);
+                let used = match uses.get(&key) {
+                    Some(used) => used.clone(),
+                    None => {
+                        let used = Arc::new(self.use_loan(loan, stream)?);
+                        uses.insert(key, used.clone());
+                        used
                     }
-                    GpuOrder::Word { offset, value } => {
-                        let lender = imports.lender(loan);
-                        let word = lender.await_word((loan, &import), (offset, value), stream)?;
-                        (None, Some(word))
-                    }
-                    GpuOrder::Synchronized => (None, None),
                 };
                 // The place was checked when it came.
-                let start = import.memory().start() + place.offset;
+                let start = used.import.memory().start() + place.offset;
                 let area = Area { start, len: place.len as usize };
-                (area, Source::Lent { loan: loan.clone(), import, word, done })
+                (area, Source::Lent(used))
             }
         };
         let (dtype, shape) = (tensor.dtype(), *tensor.shape());
         Ok(GpuView { dtype, shape, area, stream: stream.clone(), source })
+    }
+
+    /// Opens the memory of a loan, and lets the stream wait for its writer.
+    fn use_loan(&self, loan: &Arc<GpuLoan>, stream: &Stream) -> Result<LentUse> {
+        if loan.lender_ended() {
+            return Err(ErrorKind::PeerDied.into());
+        }
+        let extension = loan.extension().get(Imports::default);
+        // Only this module puts memory there.
+        let imports = extension.ok_or(CudaFault::OnHost)?;
+        let foreign = |error| tell_of_namespace(error, loan);
+        let import = imports.memory(self, loan).map_err(foreign)?;
+        let (done, word) = match loan.place.order {
+            GpuOrder::Events { ready, done } => {
+                let ready = import.event(self, ready).map_err(foreign)?;
+                let done = import.event(self, done).map_err(foreign)?;
+                ready.hold_back(stream)?;
+                (Some(done), None)
+            }
+            GpuOrder::Word { offset, value } => {
+                let lender = imports.lender(loan);
+                let word = lender.await_word((loan, &import), (offset, value), stream)?;
+                (None, Some(word))
+            }
+            GpuOrder::Synchronized => (None, None),
+        };
+        Ok(LentUse { done, word, import, loan: loan.clone(), stream: stream.clone() })
+    }
+
+    /// Returns a part of a tensor of this process on this GPU: `offset` bytes behind its start. All parts of a tensor are one
+    /// tensor to the order and to the owner of its memory: many of them in one message cost as much as one, and the memory
+    /// comes back when all parts are dropped, here and at the peers.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn send(device: &slipring::cuda::Device, link: &mut slipring::Connection) -> slipring::Result<()> {
+    /// use slipring::{DType, TensorSet};
+    ///
+    /// let (pool, stream) = (device.pool(), device.stream()?);
+    /// let layers = pool.alloc::<u8>([2 << 20], &stream)?.share()?; // once a kernel has written it
+    /// let mut weights = TensorSet::new();
+    /// weights.insert("up", device.part(&layers, 0, DType::Bf16, [512, 1024])?)?;
+    /// weights.insert("down", device.part(&layers, 1 << 20, DType::Bf16, [1024, 512])?)?;
+    /// link.sender().send_tensors(&weights)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`CudaFault::OnHost`]: the tensor does not lie on a GPU. [`CudaFault::OtherDevice`]: it lies on another GPU.
+    /// - [`TensorFault::GpuLoan`]: it is a peer's.
+    /// - [`TensorFault::GpuRange`]: it is shorter. [`TensorFault::Alignment`]: `offset` is no multiple of 256.
+    /// - [`ErrorKind::Tensor`]: the shape is impossible.
+    pub fn part(
+        &self,
+        tensor: &Tensor,
+        offset: u64,
+        dtype: DType,
+        shape: impl Into<Shape>,
+    ) -> Result<Tensor> {
+        let shape = shape.into();
+        let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
+        let (is, asked) = (tensor.gpu().ok_or(CudaFault::OnHost)?, self.uuid());
+        if is != asked {
+            return Err(CudaFault::OtherDevice { is, asked }.into());
+        }
+        match tensor.on() {
+            Some(OnGpu::Own(memory)) => {
+                let part = Arc::new(owned(memory)?.part(offset, len)?);
+                Ok(Tensor::on_gpu(dtype, shape, OnGpu::Own(part)))
+            }
+            Some(OnGpu::Lent(_)) => Err(TensorFault::GpuLoan.into()),
+            None => Err(CudaFault::OnHost.into()),
+        }
     }
 
     /// Returns a private copy of a tensor of this GPU. It waits until the copy is made.
@@ -152,6 +260,12 @@ impl Device {
     ) -> Result<Tensor> {
         self.open(tensor, stream)?.to_host_deadline(deadline)
     }
+}
+
+/// Returns memory that this module has made.
+fn owned(memory: &Arc<dyn GpuMemory>) -> Result<Arc<OwnedTensor>, CudaFault> {
+    let memory: Arc<dyn Any + Send + Sync> = memory.clone();
+    memory.downcast().map_err(|_| CudaFault::OnHost)
 }
 
 /// The namespaces outside of which CUDA's handles mean nothing. A handle holds its maker's pid, and the driver
@@ -314,11 +428,8 @@ impl GpuView {
 
     fn check_until(&self, until: Option<Until>) -> Result<()> {
         match &self.source {
-            Source::Lent { word: Some(word), .. } => word.check(until),
-            Source::Lent { done: Some(_), loan, .. } if loan.lender_ended() => {
-                Err(ErrorKind::PeerDied.into())
-            }
-            _ => Ok(()),
+            Source::Lent(used) => used.check(until),
+            Source::Own(_) | Source::Region(_) => Ok(()),
         }
     }
 
@@ -326,7 +437,7 @@ impl GpuView {
     fn wait(&self, until: Option<Until>) -> Result<()> {
         self.stream.check_capture()?;
         self.stream.synchronize_while(until, || match &self.source {
-            Source::Lent { loan, .. } if loan.lender_ended() => self.check_until(until),
+            Source::Lent(used) if used.loan.lender_ended() => used.check(until),
             _ => Ok(()),
         })?;
         self.check_until(until)
@@ -357,54 +468,67 @@ impl Drop for GpuView {
         if !is_ours() {
             return;
         }
-        if let Source::Own(shared) = &self.source {
-            return shared.hold().end_behind(&self.stream);
-        }
-        let _entered = self.stream.device().enter();
-        if self.stream.is_capturing() {
-            // A recorded event would become part of the graph and tell nothing of earlier work.
-            tracing::warn!(
-                "a use of a peer's memory ends while its stream is captured: it is kept"
-            );
-            return self.keep();
-        }
-        if let Err(error) = self.end() {
-            self.stream.device().tell(&error, "a use of a peer's memory is waited for");
-            if !self.stream.wait_to_end() {
-                self.keep();
+        match &self.source {
+            Source::Own(shared) => shared.hold().end_behind(&self.stream),
+            Source::Region(import) => {
+                let keep = || std::mem::forget(import.clone());
+                end_use(&self.stream, || import.used_by(&self.stream), keep);
             }
+            // The last view of the use ends it.
+            Source::Lent(_) => {}
         }
     }
 }
 
-impl GpuView {
-    /// Records the event after the stream's use.
-    fn end(&self) -> Result<()> {
-        match &self.source {
-            Source::Own(_) => Ok(()),
-            Source::Lent { loan, import, word, done: None } => {
-                returning::give_back((loan, import), word.as_ref(), &self.stream)
+impl LentUse {
+    fn check(&self, until: Option<Until>) -> Result<()> {
+        match self {
+            Self { word: Some(word), .. } => word.check(until),
+            Self { done: Some(_), loan, .. } if loan.lender_ended() => {
+                Err(ErrorKind::PeerDied.into())
             }
-            Source::Lent { loan, import, done: Some(done), .. } => {
-                let mut ended = loan.ended();
-                // An earlier view's use ends first, because one event stands for both.
-                let chained = if *ended { done.hold_back(&self.stream) } else { Ok(()) };
-                *ended = true;
-                chained.and_then(|()| done.record(&self.stream))?;
-                import.used_by(&self.stream)
-            }
-            Source::Region(import) => import.used_by(&self.stream),
+            _ => Ok(()),
         }
     }
 
-    /// Leaks the loan: the stream's work may run forever, so nobody gets the memory back or closes it.
-    fn keep(&self) {
-        match &self.source {
-            Source::Lent { loan, import, word, .. } => {
-                std::mem::forget((loan.clone(), import.clone(), word.clone()));
-            }
-            Source::Region(import) => std::mem::forget(import.clone()),
-            Source::Own(_) => {}
+    /// Records the event after the stream's use.
+    fn end(&self) -> Result<()> {
+        let Self { done, word, import, loan, stream } = self;
+        let Some(done) = done else {
+            return returning::give_back((loan, import), word.as_ref(), stream);
+        };
+        let mut ended = loan.ended();
+        // An earlier use ends first, because one event stands for both.
+        let chained = if *ended { done.hold_back(stream) } else { Ok(()) };
+        *ended = true;
+        chained.and_then(|()| done.record(stream))?;
+        import.used_by(stream)
+    }
+}
+
+impl Drop for LentUse {
+    fn drop(&mut self) {
+        if is_ours() {
+            let Self { word, import, loan, .. } = &*self;
+            let keep = || std::mem::forget((loan.clone(), import.clone(), word.clone()));
+            end_use(&self.stream, || self.end(), keep);
+        }
+    }
+}
+
+/// Ends a use of a peer's memory by `end`, or leaks it by `keep`: the stream's work may run forever, and nobody gets the memory
+/// back or closes it then.
+fn end_use(stream: &Stream, end: impl FnOnce() -> Result<()>, keep: impl FnOnce()) {
+    let _entered = stream.device().enter();
+    if stream.is_capturing() {
+        // A recorded event would become part of the graph and tell nothing of earlier work.
+        tracing::warn!("a use of a peer's memory ends while its stream is captured: it is kept");
+        return keep();
+    }
+    if let Err(error) = end() {
+        stream.device().tell(&error, "a use of a peer's memory is waited for");
+        if !stream.wait_to_end() {
+            keep();
         }
     }
 }

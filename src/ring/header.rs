@@ -47,7 +47,8 @@ const KINDS: u64 = 1 << Kind::Message as u64
 
 /// More records of the batch follow directly, at the next multiple of 8.
 const MORE: u64 = 1 << 8;
-/// The message lies in a block of the pool, and the record holds its descriptor.
+/// The message lies in a block of the pool, and the record holds its descriptor. Of tensors: the description lies in the last
+/// attachment.
 const POOLED: u64 = 1 << 9;
 /// The payload follows the header directly, and the next record starts at the next multiple of 8.
 const TIGHT: u64 = 1 << 10;
@@ -101,6 +102,12 @@ impl Header {
     pub(crate) fn tensors(kind: Kind, attachments: u8, len: u32) -> Self {
         let version = u64::from(Self::TENSORS_VERSION) << VERSION;
         Self(Self::new(kind, len).0 | u64::from(attachments) << ATTACHMENTS | version)
+    }
+
+    /// Returns the same header, of a record of tensors whose description lies in its last attachment.
+    #[inline(always)]
+    pub(crate) fn with_long_description(self) -> Self {
+        Self(self.0 | POOLED)
     }
 
     /// Returns the header of a record that was reserved with this one and got a shorter payload. It keeps the
@@ -169,7 +176,7 @@ impl Header {
     }
 
     fn from_rare(word: u64) -> Result<Self, Fault> {
-        const TENSORS: u64 = KNOWN & !POOLED | META | 0xF | 0xFF << ATTACHMENTS | 0xFF << VERSION;
+        const TENSORS: u64 = KNOWN | META | 0xF | 0xFF << ATTACHMENTS | 0xFF << VERSION;
         let is_legal = match word & 0xFF {
             // With metadata: the others are not rare.
             1..=3 => word & !(KNOWN | META) == 0,

@@ -25,6 +25,8 @@ const ATTACHED: u8 = 0 << 1;
 const INLINE: u8 = 1 << 1;
 const REGION: u8 = 2 << 1;
 const GPU: u8 = 3 << 1;
+/// Flag, of a tensor on a GPU: it shares the allocation and the loans of an earlier one.
+const PART: u8 = 8;
 
 const HEAD: usize = 4;
 
@@ -48,6 +50,13 @@ pub enum Location<'a> {
     /// Memory of a GPU: the encoded [`GpuPlace`]. The message's next two attachments are the loan of these
     /// bytes and that of their mapping.
     Gpu(&'a [u8; GpuPlace::LEN]),
+    /// Memory of a GPU in the allocation of an earlier tensor of the message, with whose loans this one goes back.
+    GpuPart {
+        /// The index of that tensor, which has loans of its own.
+        of: u32,
+        /// The range and the word, as [`GpuPlace::encode_part`] returns them.
+        part: &'a [u8; GpuPlace::PART_LEN],
+    },
 }
 
 /// The encoded form of a tensor: name, data type, shape, and the location of its bytes. Connections encode and
@@ -119,6 +128,7 @@ impl<'a> Descriptor<'a> {
             Location::Inline(bytes) => 4 + bytes.len(),
             Location::Region { name, .. } => 17 + name.len(),
             Location::Gpu(place) => place.len(),
+            Location::GpuPart { part, .. } => 4 + part.len(),
         };
         HEAD + dims + place + self.name.len()
     }
@@ -137,6 +147,7 @@ impl<'a> Descriptor<'a> {
             Location::Inline(_) => INLINE,
             Location::Region { .. } => REGION,
             Location::Gpu(_) => GPU,
+            Location::GpuPart { .. } => GPU | PART,
         };
         let flags = place | if is_wide { WIDE } else { 0 };
         let mut out = Unwritten(out);
@@ -165,6 +176,10 @@ impl<'a> Descriptor<'a> {
                 out.put(name.as_bytes());
             }
             Location::Gpu(place) => out.put(place),
+            Location::GpuPart { of, part } => {
+                out.put(&of.to_le_bytes());
+                out.put(part);
+            }
         }
         out.put(self.name.as_bytes());
         Ok(out.0)
@@ -185,7 +200,8 @@ impl<'a> Descriptor<'a> {
             return Err(TensorFault::Rank { rank, max: MAX_RANK });
         }
         let field = |value: u8| TensorFault::Field { field: "tensor.flags", value: value.into() };
-        if flags & !(WIDE | PLACE) != 0 {
+        let is_part = flags & PART != 0;
+        if flags & !(WIDE | PLACE | PART) != 0 || is_part && flags & PLACE != GPU {
             return Err(field(flags));
         }
         let mut dims = [0; MAX_RANK];
@@ -208,6 +224,9 @@ impl<'a> Descriptor<'a> {
                     (u64::from_le_bytes(left.take()?), u64::from_le_bytes(left.take()?));
                 let [name_len] = left.take()?;
                 Location::Region { name: left.name(name_len)?, offset, len }
+            }
+            _ if is_part => {
+                Location::GpuPart { of: u32::from_le_bytes(left.take()?), part: left.array()? }
             }
             // Two bits have no other value.
             _ => Location::Gpu(left.array()?),

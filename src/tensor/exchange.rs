@@ -20,8 +20,8 @@ use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
 
-/// The most tensors of one message.
-pub(crate) const TENSORS: usize = 1024;
+/// The most tensors of one message. Part of the wire format: a mixture of experts of 30 billion parameters has 19,500.
+pub(crate) const TENSORS: usize = 1 << 15;
 
 /// The longest description in bytes that is encoded on the stack.
 const SHORT: usize = 64;
@@ -160,8 +160,9 @@ impl Sender {
     /// # Errors
     ///
     /// - [`TensorFault::Count`]: more than 255 of them lie in pools, more than the peer has
-    ///   [slots](crate::Options::loan_slots) for, or more than 1024 are in the set.
-    /// - [`ErrorKind::MessageTooLarge`]: names and shapes do not fit into the ring.
+    ///   [slots](crate::Options::loan_slots) for, or more than 32,768 are in the set. Tensors of one allocation of a GPU
+    ///   count as two, however many they are.
+    /// - [`ErrorKind::MessageTooLarge`]: names and shapes take more than 16 MiB.
     /// - Otherwise as [`send`](Self::send).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
         self.put_tensors(PLAIN_TENSORS, tensors, SendPatience::Default).map_err(into_send_error)
@@ -362,8 +363,15 @@ impl Sender {
         mut described: Described<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        self.post(envelope, &mut described.attachments, &described.description, patience)?;
-        self.count_gpu(described.gpu());
+        let gpu = described.gpu();
+        let Described { description, attachments, .. } = &mut described;
+        if self.is_in_ring(envelope, attachments.len(), description.len()) {
+            self.post(envelope, attachments, description, patience)?;
+        } else {
+            let Described { description, attachments, .. } = described;
+            self.post_long(envelope, attachments, &description, patience)?;
+        }
+        self.count_gpu(gpu);
         Ok(())
     }
 }
@@ -526,15 +534,21 @@ fn open_one(
         return Ok(0);
     }
     let (head, rest) = Descriptor::decode_at(description, 0).map_err(Fault::Tensor)?;
-    let storage = storage_of(&head, claims)?;
+    if !rest.is_empty() {
+        return Ok(open_set(description, claims)?.len());
+    }
+    let storage = storage_of(&head, claims, &mut Vec::new(), 0)?;
     *tensor = Some(Tensor { dtype: head.dtype, shape: head.shape, storage });
-    Ok(1 + if rest.is_empty() { 0 } else { open_set(rest, claims)?.len() })
+    Ok(1)
 }
+
+/// The tensors on a GPU of one message that have loans of their own, by their index.
+type Lenders = Vec<(usize, Arc<GpuLoan>)>;
 
 pub(crate) fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
     let mut set = TensorSet::with_capacity(claims.left());
     set.set_metadata(claims.take_metadata());
-    let mut left = description;
+    let (mut left, mut lenders) = (description, Vec::new());
     while !left.is_empty() {
         let index = set.len();
         if index == TENSORS {
@@ -542,7 +556,7 @@ pub(crate) fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<Te
             return Err(Fault::Tensor(fault).into());
         }
         let (head, rest) = Descriptor::decode_at(left, index).map_err(Fault::Tensor)?;
-        let storage = storage_of(&head, claims)?;
+        let storage = storage_of(&head, claims, &mut lenders, index)?;
         let tensor = Tensor { dtype: head.dtype, shape: head.shape, storage };
         set.try_insert(head.name, tensor).map_err(Fault::Tensor)?;
         left = rest;
@@ -552,7 +566,12 @@ pub(crate) fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<Te
 
 /// Returns the storage of a tensor, checked against its description.
 #[inline]
-fn storage_of(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
+fn storage_of(
+    head: &Descriptor<'_>,
+    claims: &mut Claims<'_>,
+    lenders: &mut Lenders,
+    index: usize,
+) -> Result<Storage> {
     Ok(match head.place {
         Location::Attached => {
             let attachment = claims.claim()?;
@@ -578,13 +597,25 @@ fn storage_of(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage>
             let (Attachment::Lent(bytes), Attachment::Lent(mapping)) = (bytes, mapping) else {
                 return Err(Fault::Tensor(TensorFault::Unstable).into());
             };
-            let loan = GpuLoan::new(place, bytes, mapping, claims.extension())?;
-            let len = usize::try_from(loan.place.len);
-            let len = len.map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
-            head.check_len(len).map_err(Fault::Tensor)?;
-            Storage::Gpu(OnGpu::Lent(Arc::new(loan)))
+            let loan = Arc::new(GpuLoan::new(place, bytes, mapping, claims.extension())?);
+            lenders.push((index, loan.clone()));
+            on_gpu(head, loan)?
+        }
+        Location::GpuPart { of, part } => {
+            let lender = lenders.binary_search_by_key(&(of as usize), |(index, _)| *index);
+            let unknown = TensorFault::Field { field: "tensor.of", value: of.into() };
+            let at = lender.map_err(|_| Fault::Tensor(unknown))?;
+            let loan = lenders[at].1.part(part).map_err(Fault::Tensor)?;
+            on_gpu(head, Arc::new(loan))?
         }
     })
+}
+
+/// Returns the storage of a tensor on a GPU, checked against its description.
+fn on_gpu(head: &Descriptor<'_>, loan: Arc<GpuLoan>) -> Result<Storage> {
+    let len = usize::try_from(loan.place.len).map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
+    head.check_len(len).map_err(Fault::Tensor)?;
+    Ok(Storage::Gpu(OnGpu::Lent(loan)))
 }
 
 /// Returns the error of an operation that waited for room.

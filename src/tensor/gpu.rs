@@ -5,11 +5,15 @@
 //!   GpuMemory ──lend──▶ GpuPlace + tickets ─────────▶  GpuLoan ──dropped──▶ both tickets go back
 //! ```
 //!
+//! Tensors of one record that lie in one allocation share the tickets of the first of them, which come back when all of
+//! them are dropped.
+//!
 //! A ticket is a block of the pool that nobody reads. It is lent with the tensor and comes back as every loan
 //! does, when its borrower drops it, closes, or dies. One ticket tells that the bytes are unused, the other
 //! that the mapping around them is closed.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,7 +61,7 @@ pub struct GpuPlace {
 }
 
 /// The name of an allocation.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GpuHandle {
     /// A handle, as `cuIpcGetMemHandle` returns it.
     Ipc([u8; 64]),
@@ -86,6 +90,13 @@ pub enum GpuOrder {
     Synchronized,
 }
 
+impl GpuOrder {
+    /// Returns whether both are of one kind.
+    pub fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
 /// The handles open another process's memory, so they are not shown.
 impl fmt::Debug for GpuPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,6 +110,9 @@ impl fmt::Debug for GpuPlace {
 impl GpuPlace {
     /// The encoded length in bytes.
     pub const LEN: usize = 16 + 2 * 4 + 64 + 3 * 8 + 2 * 64;
+
+    /// The encoded length in bytes of what a tensor has of its own that shares the allocation of another one.
+    pub const PART_LEN: usize = 4 * 8;
 
     /// Returns the handle of the allocation, if the place names it by one.
     pub fn ipc_handle(&self) -> Option<[u8; 64]> {
@@ -138,6 +152,19 @@ impl GpuPlace {
         bytes
     }
 
+    /// Returns the bytes of a place that has the allocation, and the kind of order, of another one: the range and the word.
+    pub fn encode_part(&self) -> [u8; Self::PART_LEN] {
+        let (word, value) = match self.order {
+            GpuOrder::Word { offset, value } => (offset, value),
+            GpuOrder::Events { .. } | GpuOrder::Synchronized => (0, 0),
+        };
+        let mut bytes = [0; Self::PART_LEN];
+        for (to, field) in bytes.chunks_exact_mut(8).zip([self.offset, self.len, word, value]) {
+            to.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
     /// Returns the place that these bytes encode.
     ///
     /// # Errors
@@ -164,12 +191,7 @@ impl GpuPlace {
         let mut word = || u64::from_le_bytes(*take(left));
         let (allocation, offset, len) = (word(), word(), word());
         let (ready, done) = (*take(left), *take(left));
-        if offset > allocation || len > allocation - offset {
-            return Err(TensorFault::GpuRange { offset, len, allocation });
-        }
-        if !offset.is_multiple_of(ALIGNMENT) {
-            return Err(TensorFault::Alignment { alignment: ALIGNMENT as usize });
-        }
+        check_range((offset, len), allocation)?;
         let memory = match memory {
             IPC => GpuHandle::Ipc(*handle),
             ANNOUNCED => GpuHandle::Announced(first_words(handle).0),
@@ -185,6 +207,31 @@ impl GpuPlace {
         };
         Ok(Self { device, memory, allocation, offset, len, order })
     }
+}
+
+impl GpuPlace {
+    /// Returns the place of a tensor that shares this one's allocation and kind of order.
+    fn check_part(&self, bytes: &[u8; Self::PART_LEN]) -> Result<Self, TensorFault> {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
+        let (offset, len) = (word(0), word(1));
+        check_range((offset, len), self.allocation)?;
+        let order = match self.order {
+            GpuOrder::Word { .. } => check_word((word(2), word(3)), self.allocation)?,
+            order @ (GpuOrder::Events { .. } | GpuOrder::Synchronized) => order,
+        };
+        Ok(Self { offset, len, order, ..*self })
+    }
+}
+
+/// Checks that a range is one of the allocation.
+fn check_range((offset, len): (u64, u64), allocation: u64) -> Result<(), TensorFault> {
+    if offset > allocation || len > allocation - offset {
+        return Err(TensorFault::GpuRange { offset, len, allocation });
+    }
+    if !offset.is_multiple_of(ALIGNMENT) {
+        return Err(TensorFault::Alignment { alignment: ALIGNMENT as usize });
+    }
+    Ok(())
 }
 
 /// Returns the order by a word that lies in the allocation.
@@ -221,7 +268,7 @@ pub trait GpuMemory: Any + fmt::Debug + Send + Sync {
     fn device(&self) -> GpuUuid;
 
     /// Prepares one send. A caller that does not send drops the tickets, which counts as their return.
-    fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel>;
+    fn lend(self: Arc<Self>, to: &mut GpuBorrower<'_>) -> Result<GpuParcel>;
 }
 
 /// The parts of a tensor that is sent once.
@@ -229,22 +276,77 @@ pub trait GpuMemory: Any + fmt::Debug + Send + Sync {
 pub struct GpuParcel {
     /// Where the bytes lie.
     pub place: GpuPlace,
-    /// It comes back when the bytes are unused.
+    /// What the borrower gives back.
+    pub loans: GpuLoans,
+}
+
+/// The loans that a tensor is sent with.
+#[derive(Debug)]
+pub enum GpuLoans {
+    /// Its own.
+    Own {
+        /// It comes back when the bytes are unused.
+        bytes: SentTicket,
+        /// It comes back when the allocation is unmapped.
+        mapping: SentTicket,
+        /// The allocation, where the place names it by a number.
+        allocation: Option<Arc<SharedAllocation>>,
+    },
+    /// Those of an earlier tensor of the record, by its index.
+    Of(u32),
+}
+
+/// What tensors of one record share their tickets for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GpuShare {
+    /// The memory that was lent once, whose parts are tensors: by its owner's numbers.
+    Memory([u64; 2]),
+    /// An allocation.
+    Allocation(GpuHandle),
+}
+
+/// The tickets of an earlier tensor of the record.
+#[derive(Clone)]
+pub struct GpuShared {
+    /// The tensor's index.
+    pub index: u32,
+    /// Where its bytes lie.
+    pub place: GpuPlace,
+    /// It comes back when the bytes of all tensors that share it are unused.
     pub bytes: Ticket,
     /// It comes back when the allocation is unmapped.
     pub mapping: Ticket,
-    /// The allocation, where the place names it by a number.
-    pub allocation: Option<Arc<SharedAllocation>>,
 }
 
-/// The receiver of a tensor.
+/// What the tensors of a record share.
+pub(super) type SharedOnGpu = HashMap<GpuShare, GpuShared>;
+
+/// The receiver of a tensor, and the tensors in front of it in the same record.
 pub struct GpuBorrower<'a> {
     sender: &'a Sender,
+    shared: &'a mut SharedOnGpu,
+    /// The index of the tensor.
+    index: u32,
 }
 
 impl<'a> GpuBorrower<'a> {
-    pub(super) fn of(sender: &'a Sender) -> Self {
-        Self { sender }
+    pub(super) fn of(sender: &'a Sender, shared: &'a mut SharedOnGpu, index: u32) -> Self {
+        Self { sender, shared, index }
+    }
+
+    /// Returns the index of the tensor.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns the tickets that an earlier tensor of the record has for this.
+    pub fn shared(&self, of: GpuShare) -> Option<&GpuShared> {
+        self.shared.get(&of)
+    }
+
+    /// Lets later tensors of the record share tickets, unless they do already.
+    pub fn share(&mut self, of: GpuShare, shared: GpuShared) {
+        self.shared.entry(of).or_insert(shared);
     }
 
     /// Returns a ticket for this borrower.
@@ -258,7 +360,8 @@ impl<'a> GpuBorrower<'a> {
         let block = pool.alloc(TICKET)?.map_err(Error::from)?;
         // The block is new, so nobody has it on loan.
         let block = block.share().ok_or(TensorFault::Unstable)?;
-        Ok(Ticket { block, pool, account, life: peer.life() })
+        let (block, life) = (Mutex::new(block), peer.life());
+        Ok(Ticket { core: Arc::new(TicketCore { block, pool, account, life }) })
     }
 }
 
@@ -273,10 +376,28 @@ pub enum Fate {
     Dead,
 }
 
-/// A token that one borrower gives back at the end of a use.
+/// The borrowers whose returned loans were collected in one look.
+#[derive(Debug, Default)]
+pub struct Settled {
+    looked: Vec<(BorrowerId, Pool)>,
+}
+
+/// A token that one borrower gives back at the end of a use. Its clones are one token.
 #[derive(Debug, Clone)]
 pub struct Ticket {
+    core: Arc<TicketCore>,
+}
+
+/// A ticket on its way to its borrower. It counts as out.
+#[derive(Debug)]
+pub struct SentTicket {
     pub(super) block: SharedBlock,
+}
+
+#[derive(Debug)]
+struct TicketCore {
+    /// The one handle of its owner.
+    block: Mutex<SharedBlock>,
     pool: Pool,
     account: BorrowerId,
     /// The borrower's process. `None` where the kernel gives no pidfd for it.
@@ -287,37 +408,48 @@ impl Ticket {
     /// Returns whether the ticket is for this borrower.
     pub fn is_for(&self, borrower: &GpuBorrower<'_>) -> bool {
         let sender = borrower.sender;
-        sender.pool().owns_shared(&self.block) && sender.borrower().0 == self.account
+        sender.pool().owns_shared(&self.block()) && sender.borrower().0 == self.core.account
     }
 
-    /// Collects returned loans, in the process that lent them. The caller asks [`fate`](Self::fate)
-    /// afterwards.
-    pub fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
-        let mut looked: Vec<&Self> = Vec::new();
+    /// Returns the ticket for the record that carries it. The caller does so before it [asks](Self::fate) for the first time.
+    pub fn to_send(&self) -> SentTicket {
+        SentTicket { block: self.block().clone() }
+    }
+
+    fn block(&self) -> MutexGuard<'_, SharedBlock> {
+        self.core.block.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Collects returned loans, in the process that lent them, but for those of borrowers that `settled` has. The caller asks
+    /// [`fate`](Self::fate) afterwards.
+    pub fn settle<'a>(settled: &mut Settled, tickets: impl Iterator<Item = &'a Self>) {
         for ticket in tickets {
-            let is_known =
-                |known: &&Self| known.account == ticket.account && known.pool.is(&ticket.pool);
-            if !looked.iter().any(is_known) {
-                ticket.pool.look_at(ticket.account);
-                looked.push(ticket);
+            let is_known = |(account, pool): &(BorrowerId, Pool)| {
+                *account == ticket.core.account && pool.is(&ticket.core.pool)
+            };
+            if !settled.looked.iter().any(is_known) {
+                let TicketCore { account, pool, .. } = &*ticket.core;
+                pool.look_at(*account);
+                settled.looked.push((*account, pool.clone()));
             }
         }
     }
 
     /// Returns whether the borrower's process has ended.
     pub fn has_ended(&self) -> bool {
-        self.life.as_ref().is_some_and(|life| has_ended(life.as_fd()))
+        self.core.life.as_ref().is_some_and(|life| has_ended(life.as_fd()))
     }
 
-    /// Returns the state of the ticket, if this is the last handle of the owner's.
+    /// Returns the state of the ticket.
     ///
     /// A link that has ended returns no loans: the process on the other side may still use the memory. The end
     /// of that process decides.
-    pub fn fate(&mut self) -> Fate {
-        match self.block.users() {
+    pub fn fate(&self) -> Fate {
+        let users = self.block().users();
+        match users {
             Users::Others => Fate::Out,
             Users::Nobody => Fate::Back,
-            Users::Lost if self.life.is_some() && !self.has_ended() => Fate::Out,
+            Users::Lost if self.core.life.is_some() && !self.has_ended() => Fate::Out,
             Users::Lost => Fate::Dead,
         }
     }
@@ -330,12 +462,18 @@ pub struct GpuLoan {
     pub place: GpuPlace,
     /// The allocation, where the place names it by a number.
     passed: Option<Arc<PassedAllocation>>,
+    held: Arc<HeldLoans>,
+    /// The objects of the peer that the link keeps open.
+    extension: Arc<ExtensionSlot>,
+}
+
+/// The loans of a tensor, and of those that share them.
+#[derive(Debug)]
+struct HeldLoans {
     bytes: LentRange,
     mapping: Mutex<Option<LentRange>>,
     /// Whether a view has recorded the event of the end.
     ended: Mutex<bool>,
-    /// The objects of the peer that the link keeps open.
-    extension: Arc<ExtensionSlot>,
 }
 
 impl GpuLoan {
@@ -350,7 +488,7 @@ impl GpuLoan {
         mapping: LentRange,
         extension: Arc<ExtensionSlot>,
     ) -> Result<Self, Fault> {
-        let (place, ended) = (GpuPlace::check(place).map_err(Fault::Tensor)?, Mutex::new(false));
+        let place = GpuPlace::check(place).map_err(Fault::Tensor)?;
         let passed = match place.memory {
             GpuHandle::Announced(number) => {
                 let passed = bytes.allocation(number)?;
@@ -365,7 +503,26 @@ impl GpuLoan {
             }
             GpuHandle::Ipc(_) => None,
         };
-        Ok(Self { place, passed, bytes, mapping: Mutex::new(Some(mapping)), ended, extension })
+        let (mapping, ended) = (Mutex::new(Some(mapping)), Mutex::new(false));
+        let held = Arc::new(HeldLoans { bytes, mapping, ended });
+        Ok(Self { place, passed, held, extension })
+    }
+
+    /// Returns the loan of a tensor that shares this one's allocation and its loans.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::GpuRange`], [`TensorFault::Alignment`]: as [`GpuPlace::decode`].
+    pub(super) fn part(&self, part: &[u8; GpuPlace::PART_LEN]) -> Result<Self, TensorFault> {
+        let Self { place, passed, held, extension } = self;
+        let place = place.check_part(part)?;
+        let (passed, held, extension) = (passed.clone(), held.clone(), extension.clone());
+        Ok(Self { place, passed, held, extension })
+    }
+
+    /// Returns what is the same for loans that come back together.
+    pub fn together(&self) -> usize {
+        Arc::as_ptr(&self.held).addr()
     }
 
     /// Returns the allocation, where the place names it by a number.
@@ -380,37 +537,37 @@ impl GpuLoan {
 
     /// Returns whether the lender's process has ended.
     pub fn lender_ended(&self) -> bool {
-        self.bytes.lender_ended()
+        self.held.bytes.lender_ended()
     }
 
     /// Returns the socket of the lender's link.
     pub fn socket(&self) -> LinkSocket {
-        self.bytes.socket()
+        self.held.bytes.socket()
     }
 
     /// Returns the pidfd of the lender's process. `None` where the kernel gives none for it.
     pub fn life(&self) -> Option<Arc<OwnedFd>> {
-        self.bytes.lender().life()
+        self.held.bytes.lender().life()
     }
 
     /// Returns the first namespace of these that this process and the lender do not share.
     pub fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
-        self.bytes.lender().other_namespace(of)
+        self.held.bytes.lender().other_namespace(of)
     }
 
     /// Takes the loan of the mapping, once. Dropping it tells the owner that the mapping is closed.
     pub fn take_mapping(&self) -> Option<LentRange> {
-        self.mapping.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.held.mapping.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Puts the loan of the mapping back, after an opening that failed.
     pub fn put_mapping(&self, mapping: Option<LentRange>) {
-        *self.mapping.lock().unwrap_or_else(PoisonError::into_inner) = mapping;
+        *self.held.mapping.lock().unwrap_or_else(PoisonError::into_inner) = mapping;
     }
 
     /// Returns whether a view has recorded the event of the end. Views take turns.
     pub fn ended(&self) -> MutexGuard<'_, bool> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -39,7 +39,8 @@ pub(crate) use exchange::{SingleTensor, TENSORS, open_set};
 pub(crate) use gpu::ALIGNMENT as GPU_ALIGNMENT;
 #[doc(hidden)]
 pub use gpu::{
-    Fate, GpuBorrower, GpuHandle, GpuLoan, GpuMemory, GpuOrder, GpuParcel, GpuPlace, OnGpu, Ticket,
+    Fate, GpuBorrower, GpuHandle, GpuLoan, GpuLoans, GpuMemory, GpuOrder, GpuParcel, GpuPlace,
+    GpuShare, GpuShared, OnGpu, SentTicket, Settled, Ticket,
 };
 pub(crate) use outgoing::Described;
 #[doc(hidden)]

@@ -8,7 +8,9 @@ use crate::pool::{Block, Pool, SharedBlock};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Location};
 use crate::tensor::element::Element;
-use crate::tensor::gpu::{GpuBorrower, GpuMemory, GpuOrder, GpuParcel, OnGpu};
+use crate::tensor::gpu::{
+    GpuBorrower, GpuLoans, GpuMemory, GpuOrder, GpuParcel, OnGpu, SharedOnGpu,
+};
 use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Storage, Tensor};
@@ -180,6 +182,10 @@ pub(crate) struct Described<'a> {
     pub(crate) attachments: Vec<OutgoingAttachment<'a>>,
     /// Tensors in memory of a GPU: ordered by events, by words, synchronized.
     gpu: [u64; 3],
+    /// What those of one link share.
+    shared: SharedOnGpu,
+    /// The number of tensors.
+    count: u32,
 }
 
 impl<'a> Described<'a> {
@@ -205,8 +211,12 @@ impl<'a> Described<'a> {
 
     /// Adds a tensor for the peer of a link.
     pub(super) fn add(&mut self, sender: &Sender, name: &str, tensor: &'a Tensor) -> Result<()> {
-        let lend = |memory: &Arc<dyn GpuMemory>| memory.clone().lend(&GpuBorrower::of(sender));
-        self.add_from(sender.pool(), name, tensor, lend)
+        let (mut shared, index) = (std::mem::take(&mut self.shared), self.count);
+        let added = self.add_from(sender.pool(), name, tensor, |memory| {
+            memory.clone().lend(&mut GpuBorrower::of(sender, &mut shared, index))
+        });
+        self.shared = shared;
+        added
     }
 
     /// Adds a tensor for anybody. Memory of a GPU is lent to one peer, and so refused.
@@ -245,18 +255,28 @@ impl<'a> Described<'a> {
                     self.describe(&Descriptor { place, ..head })
                 }
                 Storage::Gpu(OnGpu::Own(memory)) => {
-                    let parcel = lend(memory)?;
-                    let GpuParcel { place, bytes, mapping, allocation } = parcel;
+                    let GpuParcel { place, loans } = lend(memory)?;
                     self.gpu[match place.order {
                         GpuOrder::Events { .. } => 0,
                         GpuOrder::Word { .. } => 1,
                         GpuOrder::Synchronized => 2,
                     }] += 1;
-                    self.attachments.extend([
-                        OutgoingAttachment::Ticket { block: bytes.block, allocation },
-                        OutgoingAttachment::Ticket { block: mapping.block, allocation: None },
-                    ]);
-                    self.describe(&Descriptor { place: Location::Gpu(&place.encode()), ..head })
+                    match loans {
+                        GpuLoans::Own { bytes, mapping, allocation } => {
+                            let (bytes, mapping) = (bytes.block, mapping.block);
+                            self.attachments.extend([
+                                OutgoingAttachment::Ticket { block: bytes, allocation },
+                                OutgoingAttachment::Ticket { block: mapping, allocation: None },
+                            ]);
+                            let place = place.encode();
+                            self.describe(&Descriptor { place: Location::Gpu(&place), ..head })
+                        }
+                        GpuLoans::Of(of) => {
+                            let part = &place.encode_part();
+                            let place = Location::GpuPart { of, part };
+                            self.describe(&Descriptor { place, ..head })
+                        }
+                    }
                 }
                 Storage::Gpu(OnGpu::Lent(_)) => Err(TensorFault::GpuLoan.into()),
                 Storage::Lent(range) => self.add_copy(head, range.bytes(), Some(range)),
@@ -292,6 +312,7 @@ impl<'a> Described<'a> {
         let at = self.description.len();
         self.description.resize(at + head.encoded_len(), 0);
         head.encode_to(&mut self.description[at..]).map_err(Error::from)?;
+        self.count += 1;
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Sets of tensors.
 
+use std::collections::HashMap;
 use std::ops::Index;
 
 use crate::channel::Metadata;
@@ -25,8 +26,13 @@ use crate::tensor::view::Tensor;
 #[derive(Debug, Default)]
 pub struct TensorSet {
     entries: Vec<(Box<str>, Tensor)>,
+    /// The indexes by name, of a set that is [too long](SCANNED) to be searched.
+    names: HashMap<Box<str>, usize>,
     metadata: Metadata,
 }
+
+/// The most tensors of a set without a table of names, which takes memory.
+const SCANNED: usize = 64;
 
 impl TensorSet {
     /// Returns an empty set.
@@ -35,7 +41,7 @@ impl TensorSet {
     }
 
     pub(super) fn with_capacity(count: usize) -> Self {
-        Self { entries: Vec::with_capacity(count), metadata: Metadata::new() }
+        Self { entries: Vec::with_capacity(count), ..Self::default() }
     }
 
     /// Returns the named values that travel with the set. Of a received set, the values that the sender gave.
@@ -72,7 +78,7 @@ impl TensorSet {
 
     /// Appends a tensor without a name.
     pub fn push(&mut self, tensor: Tensor) {
-        self.entries.push((Box::default(), tensor));
+        self.add(Box::default(), tensor);
     }
 
     /// Appends a tensor with a name of up to 255 bytes. An empty name counts as none.
@@ -93,11 +99,37 @@ impl TensorSet {
         if let Some(first) = self.position(name) {
             return Err(TensorFault::SameName { first, second });
         }
-        self.entries.push((name.into(), tensor));
+        self.add(name.into(), tensor);
         Ok(())
     }
 
+    fn add(&mut self, name: Box<str>, tensor: Tensor) {
+        self.entries.push((name, tensor));
+        match self.entries.len() - 1 {
+            last if last > SCANNED => self.note_name(last),
+            SCANNED => self.note_names(),
+            _ => {}
+        }
+    }
+
+    fn note_names(&mut self) {
+        self.names.clear();
+        if self.entries.len() > SCANNED {
+            (0..self.entries.len()).for_each(|at| self.note_name(at));
+        }
+    }
+
+    fn note_name(&mut self, at: usize) {
+        let name = &self.entries[at].0;
+        if !name.is_empty() {
+            self.names.insert(name.clone(), at);
+        }
+    }
+
     fn position(&self, name: &str) -> Option<usize> {
+        if self.entries.len() > SCANNED {
+            return self.names.get(name).copied();
+        }
         let is_named = |(other, _): &(Box<str>, Tensor)| !name.is_empty() && **other == *name;
         self.entries.iter().position(is_named)
     }
@@ -136,7 +168,10 @@ impl TensorSet {
 
     /// Removes and returns the tensor with this name. The ones after it move up.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
-        self.position(name).map(|at| self.entries.remove(at).1)
+        let at = self.position(name)?;
+        let (_, tensor) = self.entries.remove(at);
+        self.note_names();
+        Some(tensor)
     }
 
     /// Looks up the regions that a peer has named, as [`Tensor::resolve`] does.
@@ -144,10 +179,11 @@ impl TensorSet {
     /// # Errors
     ///
     /// As [`Tensor::resolve`].
-    pub fn resolve(self, registry: &Registry) -> Result<Self> {
+    pub fn resolve(mut self, registry: &Registry) -> Result<Self> {
         let resolve = |(name, tensor): (Box<str>, Tensor)| Ok((name, tensor.resolve(registry)?));
-        let entries: Result<_> = self.entries.into_iter().map(resolve).collect();
-        Ok(Self { entries: entries?, metadata: self.metadata })
+        let entries: Result<_> =
+            std::mem::take(&mut self.entries).into_iter().map(resolve).collect();
+        Ok(Self { entries: entries?, ..self })
     }
 
     /// Returns an iterator over names and tensors, in order. A tensor without a name has an empty one.
@@ -186,5 +222,34 @@ impl Index<&str> for TensorSet {
 
     fn index(&self, name: &str) -> &Tensor {
         self.get(name).unwrap_or_else(|| panic!("no tensor is named {name:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_sets_of_any_length() {
+        for count in [1, SCANNED - 1, SCANNED, SCANNED + 1, 3 * SCANNED] {
+            let mut set = TensorSet::new();
+            for at in 0..count {
+                let tensor = Tensor::from_slice([1], &[at as u32]).unwrap();
+                set.insert(&format!("{at}"), tensor).unwrap();
+            }
+            set.push(Tensor::from_slice([1], &[0u32]).unwrap());
+            let found = |set: &TensorSet, at: usize| {
+                set.get(&format!("{at}")).map(|tensor| tensor.to_vec::<u32>().unwrap()[0])
+            };
+            assert!((0..count).all(|at| found(&set, at) == Some(at as u32)), "{count}");
+            assert!(set.get("").is_none() && set.get("none").is_none());
+            let again = set.try_insert("0", Tensor::from_slice([1], &[0u32]).unwrap());
+            assert_eq!(again, Err(TensorFault::SameName { first: 0, second: count + 1 }));
+            set.remove("0").unwrap();
+            assert_eq!(found(&set, 0), None);
+            assert!((1..count).all(|at| found(&set, at) == Some(at as u32)), "{count}");
+            set.insert("0", Tensor::from_slice([1], &[0u32]).unwrap()).unwrap();
+            assert_eq!(found(&set, 0), Some(0));
+        }
     }
 }

@@ -309,6 +309,76 @@ fn a_place_that_lies_ends_the_link() {
     stage.is_undisturbed();
 }
 
+/// A tensor that shares the loans of the one at `of`.
+fn part(of: u32, place: &GpuPlace) -> Vec<u8> {
+    let (dtype, shape, part) = (DType::Fp32, Shape::from([16]), &place.encode_part());
+    Descriptor { name: "", dtype, shape, place: Location::GpuPart { of, part } }.encode().unwrap()
+}
+
+#[test]
+fn a_tensor_that_shares_the_loans_of_another_one_and_lies_ends_the_link() {
+    let mut stage = Stage::new(Options::new());
+    let whole = place(GpuUuid([1; 16]));
+    let word = GpuPlace { order: GpuOrder::Word { offset: 8, value: 3 }, ..whole };
+    let two = [TICKET, Lent { slot: 1, generation: 6, ..TICKET }];
+    let at = |offset| GpuPlace { offset, ..whole };
+    let by = |offset| GpuPlace { order: GpuOrder::Word { offset, value: 3 }, ..whole };
+    let field = |of| Fault::Tensor(TensorFault::Field { field: "tensor.of", value: u64::from(of) });
+    let range = |offset, len| {
+        Fault::Tensor(TensorFault::GpuRange { offset, len, allocation: whole.allocation })
+    };
+    let alignment = |alignment| Fault::Tensor(TensorFault::Alignment { alignment });
+    let inline = [2, 1, 2, 0, 1, 0, 0, 0, 1, 0, 0, 0, 7].to_vec();
+    let after = |first: &GpuPlace, then: Vec<u8>| [description(first), then].concat();
+    let lies = [
+        // Itself, one behind it, one that is not there, one of the host, another part.
+        (after(&whole, part(1, &whole)), field(1)),
+        (after(&whole, part(2, &whole)), field(2)),
+        (after(&whole, part(u32::MAX, &whole)), field(u32::MAX)),
+        ([inline, description(&whole), part(0, &whole)].concat(), field(0)),
+        (after(&whole, [part(0, &whole), part(1, &whole)].concat()), field(1)),
+        // Beyond the allocation, between its multiples of 256, of another length than its shape.
+        (after(&whole, part(0, &at(4096))), range(4096, 64)),
+        (after(&whole, part(0, &at(u64::MAX - 255))), range(u64::MAX - 255, 64)),
+        (after(&whole, part(0, &GpuPlace { len: u64::MAX, ..at(256) })), range(256, u64::MAX)),
+        (after(&whole, part(0, &at(128))), alignment(256)),
+        (
+            after(&whole, part(0, &GpuPlace { len: 60, ..whole })),
+            Fault::Tensor(TensorFault::Len { len: 60, expected: 64 }),
+        ),
+        (after(&word, part(0, &by(4096))), range(4096, 8)),
+        (after(&word, part(0, &by(12))), alignment(8)),
+    ];
+    for (description, expected) in lies {
+        let (mut link, mut peer) = stage.link();
+        peer.send_segment(1, 1 << 20);
+        post(&mut peer, &two, &description);
+        assert_eq!(fault(link.receiver().recv_tensors()), expected);
+        crate::support::stays_faulty(&mut link, expected);
+    }
+    // Without attachments, and alone.
+    let (mut link, mut peer) = stage.link();
+    post(&mut peer, &[], &part(0, &whole));
+    assert_eq!(fault(link.receiver().recv_tensor()), field(0));
+    // The same bytes twice are no lie. The loans are back when all are dropped.
+    let (mut link, mut peer) = stage.link();
+    peer.send_segment(1, 1 << 20);
+    post(&mut peer, &two, &after(&whole, [part(0, &whole), part(0, &at(256))].concat()));
+    let set = link.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
+    let returns = |peer: &crate::support::raw::RawPeer| {
+        [0, 8].map(|slot| peer.theirs().load(crate::support::raw::RETURNS + slot))
+    };
+    let mut tensors: Vec<Tensor> = set.into_iter().map(|(_, tensor)| tensor).collect();
+    assert_eq!(tensors.len(), 3);
+    while tensors.len() > 1 {
+        tensors.remove(0);
+        assert_eq!(returns(&peer), [0, 0], "{} are left", tensors.len());
+    }
+    drop(tensors);
+    assert_eq!(returns(&peer), [5, 6]);
+    stage.is_undisturbed();
+}
+
 #[test]
 fn forged_handles_are_errors_and_their_tickets_go_back() {
     let cuda = FakeCuda::new();

@@ -16,6 +16,7 @@ mod framework;
 mod hangs;
 mod pinned;
 mod quotas;
+mod sets;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;

@@ -284,10 +284,10 @@ def stale_loans(stage):
 
 @attack
 def tensors_endless(stage):
-    """The largest description, of nothing: 1024 tensors in a record, again and again, and one more."""
-    link, deadline = stage.link(ring=1 << 18), time.monotonic() + stage.seconds(0.3, 10)
-    entry = lambda number: struct.pack("<BBBBI", 2, 0, 2, 4, 1) + b"x" + b"%04d" % number
-    whole = b"".join(entry(number) for number in range(1024))
+    """The largest description, of nothing: 32,768 tensors in a record, again and again, and one more."""
+    link, deadline = stage.link(ring=1 << 20), time.monotonic() + stage.seconds(0.3, 10)
+    entry = lambda number: struct.pack("<BBBBI", 2, 0, 2, 5, 1) + b"x" + b"%05d" % number
+    whole = b"".join(entry(number) for number in range(1 << 15))
     sent = 0
     while time.monotonic() < deadline:
         with_room_for(link, len(whole))
@@ -297,7 +297,7 @@ def tensors_endless(stage):
             raise Wrong("no echo of tensors")
     stage.said["sent"] = sent
     stage.note("alive")
-    link.write(whole + entry(1024), kind=TENSORS | 1 << 24)
+    link.write(whole + entry(1 << 15), kind=TENSORS | 1 << 24)
     ms = wire.ended_within(link.end, PATIENCE)
     if ms is None:
         raise Wrong("1025 tensors are taken")

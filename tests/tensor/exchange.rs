@@ -265,6 +265,41 @@ fn a_set_is_full_at_some_point_and_says_so() {
 }
 
 #[test]
+fn a_set_of_20000_tensors_arrives_whose_description_no_ring_has_room_for() {
+    // Room for the one that is set aside.
+    let context = Context::with_options(Options::new().backlog_limit(64 << 20)).unwrap();
+    let (mut near, mut far) = pair_of(&context, &context);
+    let name = |at: u32| format!("{}.weight.{at}", "layer".repeat(20));
+    let mut set = TensorSet::new();
+    for at in 0..20_000u32 {
+        set.insert(&name(at), Tensor::from_slice([1], &[at]).unwrap()).unwrap();
+    }
+    let mut large = context.alloc::<u32>([5000]).unwrap();
+    large.fill(7);
+    set.insert("large", large.share().unwrap()).unwrap();
+    set.set_metadata(slipring::meta! { "step" => 3 }.unwrap());
+    near.sender().send_tensors(&set).unwrap();
+    // It is set aside, too.
+    near.sender().send_tensors(&set).unwrap();
+    let id = far.submit(b"question").unwrap();
+    let waited = far.try_wait(id);
+    assert!(matches!(waited, Err(TryRecvError::Empty)), "{waited:?}");
+    for _ in 0..2 {
+        let came = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
+        assert_eq!((came.len(), came.metadata()), (20_001, set.metadata()));
+        for at in [0, 9, 19_999] {
+            assert_eq!(came[&*name(at)].to_vec::<u32>().unwrap(), [at]);
+        }
+        assert_eq!(came["large"].to_vec::<u32>().unwrap(), [7; 5000]);
+    }
+    for at in set.len()..32_769 {
+        set.push(Tensor::from_slice([1], &[at as u32]).unwrap());
+    }
+    let fault = TensorFault::Count { count: 32_769, expected: 32_768 };
+    assert_eq!(kind(near.sender().send_tensors(&set)), ErrorKind::Tensor(fault));
+}
+
+#[test]
 fn messages_and_tensors_do_not_mix_themselves_up() {
     let context = Context::new().unwrap();
     let (mut near, mut far) = pair_of(&context, &context);

@@ -209,9 +209,55 @@ fn a_description_that_lies_ends_the_link() {
         [&[2, 0, 2, 1, 1, 0, 0, 0, 7, b'a'][..], &[2, 0, 2, 1, 1, 0, 0, 0, 7, b'a'][..]].concat();
     let same = Fault::Tensor(TensorFault::SameName { first: 0, second: 1 });
     ends_with(|peer| peer.post(&[], &twice), same, &mut stage);
-    let crowd = [2, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(1025);
-    let many = Fault::Tensor(TensorFault::Count { count: 1025, expected: 1024 });
-    ends_with(|peer| peer.post(&[], &crowd), many, &mut stage);
+    let crowd = [2, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat((1 << 15) + 1);
+    let many = Fault::Tensor(TensorFault::Count { count: (1 << 15) + 1, expected: 1 << 15 });
+    let (mut link, mut peer) = stage.link_with(Hello { ring_capacity: 1 << 20, ..Hello::honest() });
+    peer.post(&[], &crowd);
+    assert_eq!(tensor_fault(&mut link), many);
+    stage.is_undisturbed();
+}
+
+#[test]
+fn a_description_in_the_pool_that_lies_ends_the_link() {
+    let mut stage = Stage::new(Options::new());
+    let long = |attachments: &[Lent], rest: &[u8]| {
+        let mut payload: Vec<u8> = attachments.iter().flat_map(Lent::encode).collect();
+        payload.extend(rest);
+        let header = attachment_header(attachments.len() as u64, 1, payload.len()) | raw::POOLED;
+        (header, payload)
+    };
+    // One tensor of 4096 bytes, whose description is the last attachment.
+    let described = Lent { slot: 1, offset: 8192, len: 8, generation: 6, ..LENT };
+    let (mut link, mut peer) = stage.link();
+    peer.send_segment(1, 1 << 20);
+    peer.pool[0].1.write(8192, &tensor(FP32, &[1024]));
+    let (header, payload) = long(&[LENT, described], &[]);
+    peer.publish(header, &payload);
+    let one = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
+    assert_eq!((one.shape().dims(), one.byte_len()), (&[1024][..], 4096));
+    assert_eq!(peer.theirs().load(RETURNS + 8), 6, "the description is back");
+    assert_eq!(peer.theirs().load(RETURNS), 0);
+    drop((one, link));
+    let faulty = |lie: (u64, Vec<u8>), segment: u64, stage: &mut Stage| {
+        let (mut link, mut peer) = stage.link();
+        peer.send_segment(1, segment);
+        peer.publish(lie.0, &lie.1);
+        tensor_fault(&mut link)
+    };
+    // Without an attachment, and with a description in the ring, too.
+    for lie in [long(&[], &[]), long(&[described], &tensor(FP32, &[0]))] {
+        let header = lie.0;
+        assert_eq!(faulty(lie, 1 << 20, &mut stage), Fault::RecordHeader { header });
+    }
+    let max = 1 << 24;
+    let longer = long(&[Lent { offset: 0, len: max + 1, ..LENT }], &[]);
+    assert_eq!(faulty(longer, 1 << 25, &mut stage), Fault::MessageLength { len: max + 1, max });
+    let beyond = long(&[Lent { offset: 1 << 20, len: 64, ..LENT }], &[]);
+    let outside = faulty(beyond, 1 << 20, &mut stage);
+    assert!(matches!(outside, Fault::SegmentRange { .. }), "{outside}");
+    // Nothing but zeros: a data type that is none.
+    let nothing = faulty(long(&[LENT], &[]), 1 << 20, &mut stage);
+    assert!(matches!(nothing, Fault::Tensor(_)), "{nothing}");
     stage.is_undisturbed();
 }
 

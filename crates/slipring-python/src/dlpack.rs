@@ -30,6 +30,9 @@ type Structure = DLManagedTensorVersioned;
 /// A structure that has no holder yet.
 pub struct Unclaimed(NonNull<Structure>);
 
+// SAFETY: a structure of DLPack belongs to its holder, which any thread may be, and so may the one that calls its deleter.
+unsafe impl Send for Unclaimed {}
+
 impl Unclaimed {
     /// Returns the structure. Its new holder calls the deleter.
     pub fn into_raw(self) -> *mut Structure {

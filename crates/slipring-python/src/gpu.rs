@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use slipring::cuda::{Device, GpuView, Pool, Stream};
 use slipring::error::{CudaFault, GpuUuid};
 use slipring::tensor::dlpack::{DLDevice, DLManagedTensorVersioned, export_on};
-use slipring::{DType, Error, Tensor};
+use slipring::{DType, Error};
 
 use crate::buffer::with_room;
 use crate::deadline::Deadline;
@@ -28,6 +28,7 @@ use crate::dlpack::{request, to_capsule};
 use crate::error::{raise, timed_out};
 use crate::memory::{Memory, ViewGuard};
 use crate::process::Owner;
+use crate::tensor::Tensor;
 
 /// `kDLCUDA` and `kDLCUDAManaged`: memory that the driver of the GPUs knows, and is not on the host.
 const ON_GPU: [i32; 2] = [2, 13];
@@ -93,6 +94,18 @@ pub fn trim_gpus(py: Python<'_>) -> PyResult<usize> {
     trimmed.map_err(raise)
 }
 
+/// Pins the segment of shared memory that a tensor of the host lies in, so that copies between it and a GPU take the time of
+/// pinned memory. All tensors of the segment and all GPUs of the process gain. The process has at most `limit` bytes pinned by
+/// this function.
+///
+/// Raises `GpuError`, `TensorGone`, `Forked`.
+#[pyfunction]
+#[pyo3(signature = (tensor, limit, *, gpu = 0))]
+pub fn pin(py: Python<'_>, tensor: &Tensor, limit: u64, gpu: u32) -> PyResult<()> {
+    let Met { device, .. } = py.detach(|| meet(gpu)).map_err(raise)?;
+    tensor.memory().pin(py, &device, limit)
+}
+
 /// Waits in slices, detached from the interpreter.
 ///
 /// # Errors
@@ -120,7 +133,7 @@ fn wait_for(
 /// # Errors
 ///
 /// What the object raises. `TimedOut`. `GpuError`, and `InvalidTensor`: as `Device::adopt_dlpack`.
-pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<Tensor>> {
+pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<slipring::Tensor>> {
     let py = object.py();
     let Some(method) = object.getattr_opt("__dlpack_device__")? else { return Ok(None) };
     let (kind, ordinal): (i32, i32) = method.call0()?.extract()?;
@@ -135,12 +148,14 @@ pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<
     let stream = spare.map_or_else(|| device.stream(), Ok).map_err(raise)?;
     let Some(exported) = request(object, Some(stream.dlpack_number()))? else { return Ok(None) };
     wait_for(py, deadline, |until| stream.synchronize_deadline(until))?;
-    let raw = exported.into_raw();
-    // SAFETY: a capsule owned the structure, as `dlpack.h` describes it, and has given it away. The caller of a send gives
-    // tensors whose elements nobody writes until they are back: the package's documents say so.
-    let tensor = unsafe { device.adopt_dlpack(raw, &stream) };
+    let adopted = py.detach(|| {
+        let raw = exported.into_raw();
+        // SAFETY: a capsule owned the structure, as `dlpack.h` describes it, and has given it away. The caller of a send gives
+        // tensors whose elements nobody writes until they are back: the package's documents say so.
+        unsafe { device.adopt_dlpack(raw, &stream) }
+    });
     idle.lock().push(stream);
-    tensor.map(Some).map_err(raise)
+    adopted.map(Some).map_err(raise)
 }
 
 /// What a library asks for in `__dlpack__`.
@@ -196,10 +211,11 @@ pub fn export(
     }
     // SAFETY: the protocol demands a stream of this GPU that lives until the deleter is called.
     let stream = unsafe { met.device.stream_of_dlpack(asked.stream) }.map_err(raise)?;
-    let view = memory.open_view_by(|tensor| met.device.open(tensor, &stream))?;
+    let view = memory.open_view_by(py, |tensor| met.device.open(tensor, &stream))?;
     let guard = ViewGuard(memory.clone());
     let (view, guard, flags) = if asked.copy == Some(true) {
-        (copy_here(&met, &view, &stream).map_err(raise)?, None, DLManagedTensorVersioned::IS_COPIED)
+        let copy = py.detach(|| copy_here(&met, &view, &stream)).map_err(raise)?;
+        (copy, None, DLManagedTensorVersioned::IS_COPIED)
     } else {
         (view, Some(guard), DLManagedTensorVersioned::READ_ONLY)
     };
@@ -218,8 +234,8 @@ fn copy_here(met: &Met, view: &GpuView, stream: &Stream) -> Result<GpuView, Erro
 
 /// Returns a copy of the elements, when the work that writes them is done.
 fn copy_to_host(py: Python<'_>, device: &Device, memory: &Memory) -> PyResult<Vec<u8>> {
-    let stream = device.stream().map_err(raise)?;
-    let view = memory.read(|tensor| device.open(tensor, &stream))?;
+    let stream = py.detach(|| device.stream()).map_err(raise)?;
+    let view = memory.read_detached(py, |tensor| device.open(tensor, &stream))?;
     wait_for(py, &Deadline::after(None), |until| view.settle_deadline(until))?;
     let mut bytes = with_room(view.byte_len())?;
     bytes.resize(view.byte_len(), 0);
@@ -232,8 +248,8 @@ fn copy_to_host(py: Python<'_>, device: &Device, memory: &Memory) -> PyResult<Ve
 /// # Errors
 ///
 /// `PeerDied`, `TensorGone`, `GpuError`, `ResourceLimit`.
-pub fn to_host(py: Python<'_>, memory: &Memory, uuid: GpuUuid) -> PyResult<Tensor> {
+pub fn to_host(py: Python<'_>, memory: &Memory, uuid: GpuUuid) -> PyResult<slipring::Tensor> {
     let met = meet_uuid(uuid).map_err(raise)?;
     let bytes = copy_to_host(py, &met.device, memory)?;
-    Tensor::from_bytes(memory.dtype(), *memory.shape(), &bytes).map_err(raise)
+    slipring::Tensor::from_bytes(memory.dtype(), *memory.shape(), &bytes).map_err(raise)
 }

@@ -95,5 +95,6 @@ fn init(this: &Bound<'_, PyModule>) -> PyResult<()> {
     this.add_class::<tensor::Tensor>()?;
     this.add_class::<tensor_set::Tensors>()?;
     this.add_function(wrap_pyfunction!(strings, this)?)?;
+    this.add_function(wrap_pyfunction!(gpu::pin, this)?)?;
     this.add_function(wrap_pyfunction!(gpu::trim_gpus, this)?)
 }

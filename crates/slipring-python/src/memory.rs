@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicPtr;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use slipring::cuda::Device;
 use slipring::error::GpuUuid;
 use slipring::{DType, Error, Shape, Tensor, TensorMut};
 
@@ -122,6 +123,18 @@ impl Memory {
         done.map_err(Refusal::into_exception)
     }
 
+    /// Calls `act` under the lock, detached from the interpreter: a call of a GPU's driver may wait. A thread that waits for
+    /// the lock waits for that call alone.
+    fn locked_detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut State) -> Result<R, Refusal> + Send,
+    ) -> PyResult<R> {
+        self.owner.check()?;
+        let done = py.detach(|| act(&mut self.state.lock()));
+        done.map_err(Refusal::into_exception)
+    }
+
     /// Returns the data type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -197,8 +210,12 @@ impl Memory {
     /// # Errors
     ///
     /// Those of `open`. `TensorGone`, `Forked`.
-    pub fn open_view_by<R>(&self, open: impl FnOnce(&Tensor) -> Result<R, Error>) -> PyResult<R> {
-        self.locked(|state| match &state.contents {
+    pub fn open_view_by<R: Send>(
+        &self,
+        py: Python<'_>,
+        open: impl FnOnce(&Tensor) -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        self.locked_detached(py, |state| match &state.contents {
             Contents::Ready(tensor) => {
                 let opened = open(tensor)?;
                 state.views += 1;
@@ -238,19 +255,40 @@ impl Memory {
         Ok(self.state.lock().views > 0)
     }
 
+    /// Pins the segment of shared memory that the tensor lies in.
+    ///
+    /// # Errors
+    ///
+    /// `GpuError`: as `Device::pin`. `TensorGone`, `Forked`.
+    pub fn pin(&self, py: Python<'_>, device: &Device, limit: u64) -> PyResult<()> {
+        self.locked_detached(py, |state| match &state.contents {
+            Contents::Draft(tensor, _) => Ok(device.pin_mut(tensor, limit)?),
+            Contents::Ready(tensor) => Ok(device.pin(tensor, limit)?),
+            other => Err(other.gone()),
+        })
+    }
+
+    /// Calls `read`, which calls a driver and no Python code, with the tensor while it is ready, as [`read`](Self::read) does,
+    /// detached from the interpreter.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(&Tensor) -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        self.locked_detached(py, |state| state.contents.read(read))
+    }
+
     /// Calls `read`, which calls no Python code, with the tensor while it is ready.
     ///
     /// # Errors
     ///
     /// Those of `read`. `TensorGone`: the tensor is no longer, or not yet, ready: [`share`](Self::share) makes a draft so.
     pub fn read<R>(&self, read: impl FnOnce(&Tensor) -> Result<R, Error>) -> PyResult<R> {
-        self.locked(|state| match &state.contents {
-            Contents::Ready(tensor) => Ok(read(tensor)?),
-            Contents::Draft(..) => {
-                Err(Refusal::Gone("the tensor is being written: share() it first"))
-            }
-            other => Err(other.gone()),
-        })
+        self.locked(|state| state.contents.read(read))
     }
 
     /// Ends the writing of a draft. What is ready stays ready.
@@ -337,6 +375,14 @@ impl State {
 }
 
 impl Contents {
+    fn read<R>(&self, read: impl FnOnce(&Tensor) -> Result<R, Error>) -> Result<R, Refusal> {
+        match self {
+            Self::Ready(tensor) => Ok(read(tensor)?),
+            Self::Draft(..) => Err(Refusal::Gone("the tensor is being written: share() it first")),
+            other => Err(other.gone()),
+        }
+    }
+
     fn gone(&self) -> Refusal {
         Refusal::Gone(match self {
             Self::Sending => "the tensor is being sent",

@@ -55,6 +55,11 @@ impl Tensor {
         Self { metadata, ..self }
     }
 
+    /// Returns the memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// Returns the memory, for a send.
     ///
     /// # Errors

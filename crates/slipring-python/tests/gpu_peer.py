@@ -252,6 +252,34 @@ def lazy() -> None:
     assert is_loaded()
 
 
+def pins() -> None:
+    from conftest import connected
+
+    def use(near: slipring.Connection, far: slipring.Connection) -> None:
+        near.send_tensor(np.arange(100_000))
+        tensor = far.recv_tensor(LONG)
+        raises(slipring.GpuError, "pinned", lambda: slipring.pin(tensor, 4096))
+        raises(slipring.GpuError, "no GPU 7", lambda: slipring.pin(tensor, 1 << 30, gpu=7))
+        for _ in range(2):
+            slipring.pin(tensor, 1 << 30)
+        draft = near.empty(100_000, "uint8")
+        slipring.pin(draft, 1 << 30)
+        np.asarray(draft)[:] = 1
+        near.send_tensor(draft)
+        raises(slipring.TensorGone, "sent", lambda: slipring.pin(draft, 1 << 30))
+        private = tensor.copy()
+        raises(slipring.GpuError, "segment", lambda: slipring.pin(private, 1 << 30))
+
+    # Their pools end with them, as that of the module's context does not.
+    near, far = connected(f"slipring-gpu-{os.getpid()}", slipring.Context(), slipring.Context())
+    use(near, far)
+    near.close()
+    far.close()
+    del near, far
+    # What nobody else uses is unpinned.
+    wait_until(lambda: slipring.trim_gpus() == 0)
+
+
 def forked() -> None:
     driver = Driver()
     near, far = pair()

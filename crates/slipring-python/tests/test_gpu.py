@@ -78,7 +78,7 @@ def test_tensors_of_a_library_are_read_by_another_one_in_another_process(gpu_chi
     gpu_child("exchange_owner", name)
 
 
-@pytest.mark.parametrize("role", ["refusals", "lazy", "forked"])
+@pytest.mark.parametrize("role", ["refusals", "lazy", "pins", "forked"])
 def test_in_one_process(gpu_child: Start, role: str) -> None:
     """Refused tensors are let go of once; the driver is loaded late; a forked child has none."""
     gpu_child(role)

@@ -1,7 +1,7 @@
 //! Tensors records as the inbox receives them: records with attachments.
 
 use crate::channel::attachment::{
-    Claims, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow_cached,
+    Claims, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow_cached, long_description,
 };
 use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
@@ -88,7 +88,10 @@ impl Inbox {
     /// Checks the header of a tensors record, which has `len` bytes behind its envelope.
     pub(crate) fn check_tensors(&self, header: Header, len: usize) -> Result<(), Fault> {
         let is_bounded = header.attachments() * pooled::LEN <= len && header.len() <= LONGEST;
-        if header.version() != Header::TENSORS_VERSION || !is_bounded {
+        // A description in the last attachment leaves none in the ring.
+        let is_whole = !header.is_pooled()
+            || header.attachments() > 0 && header.attachments() * pooled::LEN == len;
+        if header.version() != Header::TENSORS_VERSION || !is_bounded || !is_whole {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         Ok(())
@@ -114,8 +117,17 @@ impl Inbox {
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
         self.link.control_socket().open_window();
         let metadata = self.take_metadata(head.header);
+        let long;
+        let (claimed, description) = match table.split_last_chunk() {
+            Some((rest, last)) if head.header.is_pooled() => {
+                long = long_description(&self.session, &mut self.segments, last)
+                    .map_err(|error| self.fail(error))?;
+                (rest, &long[..])
+            }
+            _ => (table, description),
+        };
         let memory = (&self.session, &mut self.segments);
-        let mut claims = Claims::in_ring(memory, table, metadata, &mut self.extension);
+        let mut claims = Claims::in_ring(memory, claimed, metadata, &mut self.extension);
         let opened = open(description, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
             .map_err(|error| self.fail(error))?;
@@ -188,9 +200,8 @@ impl Inbox {
 
     /// Takes the tensors record at the ring's position out: its description and its attachments.
     pub(crate) fn keep(&mut self, head: &RecordHead, kind: MessageKind) -> Result<KeptMessage> {
-        let count = head.header.attachments();
         self.open(head, |description, claims| {
-            let attachments: Result<_> = (0..count).map(|_| claims.claim()).collect();
+            let attachments: Result<_> = (0..claims.left()).map(|_| claims.claim()).collect();
             let (body, metadata) = (memory::copied(description)?, claims.take_metadata());
             Ok(KeptMessage { kind, body, metadata, attachments: attachments?, charge: None })
         })

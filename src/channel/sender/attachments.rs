@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::channel::announced::Offered;
-use crate::channel::attachment::{LONGEST, LentRange, SHORT, SINGLE};
+use crate::channel::attachment::{DESCRIPTION, LONGEST, LentRange, SHORT, SINGLE};
 use crate::channel::envelope::Envelope;
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
@@ -163,6 +163,44 @@ impl Sender {
         }
     }
 
+    /// Returns whether a description has room in the ring, with what stands in front of it.
+    pub(crate) fn is_in_ring(
+        &self,
+        envelope: Envelope<'_>,
+        attachments: usize,
+        description: usize,
+    ) -> bool {
+        let len = envelope.len() + attachments * pooled::LEN + description;
+        len as u64 <= self.longest_tensors()
+    }
+
+    /// Sends a tensors record whose description goes through the pool, as the last attachment.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MessageTooLarge`], and as [`post`](Self::post).
+    #[cold]
+    pub(crate) fn post_long<'a>(
+        &mut self,
+        envelope: Envelope<'_>,
+        mut attachments: Vec<OutgoingAttachment<'a>>,
+        description: &'a [u8],
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        let (len, max) = (description.len() as u64, DESCRIPTION);
+        if len > max {
+            return Err(Error::from(ErrorKind::MessageTooLarge { len, max }).into());
+        }
+        attachments.push(OutgoingAttachment::copy_of(Bytes::of(description), None));
+        self.post(envelope.with_long_description(), &mut attachments, &[], patience)
+    }
+
+    /// Returns the longest payload of a tensors record in bytes.
+    #[inline]
+    fn longest_tensors(&self) -> u64 {
+        crate::ring::largest_payload(self.longest_ring()).min(LONGEST)
+    }
+
     #[cold]
     fn await_post(
         &mut self,
@@ -207,7 +245,7 @@ impl Sender {
         description: usize,
     ) -> Result<Header> {
         let len = envelope.len() + attachments * pooled::LEN + description;
-        let max = crate::ring::largest_payload(self.longest_ring()).min(LONGEST);
+        let max = self.longest_tensors();
         if attachments > ATTACHMENTS {
             let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
             return Err(fault.into());
@@ -216,7 +254,8 @@ impl Sender {
             let kind = ErrorKind::MessageTooLarge { len: len as u64, max };
             return Err(kind.into());
         }
-        Ok(envelope.mark(Header::tensors(envelope.kind, attachments as u8, len as u32)))
+        let header = envelope.mark(Header::tensors(envelope.kind, attachments as u8, len as u32));
+        Ok(if envelope.is_long { header.with_long_description() } else { header })
     }
 
     #[inline]

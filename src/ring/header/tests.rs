@@ -62,10 +62,14 @@ fn a_lying_header_is_a_fault() {
         assert_eq!(Header::from_word(header.to_word()), Ok(header));
         assert!(header.kind() == kind && header.has_tensors());
         assert!(!header.is_single() && !header.is_plain_tensors() && !header.is_plain());
-        assert!(Header::from_word(header.to_word() | POOLED).is_err());
+        let long = header.with_long_description();
+        assert_eq!(Header::from_word(long.to_word()), Ok(long));
+        assert!(long.is_pooled() && !header.is_pooled());
+        assert!(Header::single_from_word(long.to_word()).is_none());
         assert!(Header::plain_from_word(header.to_word()).is_none());
     }
-    assert!(Header::from_word(tensors.to_word() | POOLED).is_err());
+    let long = tensors.with_long_description();
+    assert_eq!(Header::from_word(long.to_word()), Ok(long));
     for bit in 12..16 {
         assert!(Header::from_word(tensors.to_word() | 1 << bit).is_err(), "bit {bit}");
     }

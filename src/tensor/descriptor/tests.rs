@@ -49,7 +49,8 @@ fn a_lying_descriptor_is_a_fault() {
     assert_eq!(lie(0, 0), TensorFault::DataTypeCode { code: 0 });
     assert_eq!(lie(0, 17), TensorFault::DataTypeCode { code: 17 });
     assert_eq!(lie(1, 9), TensorFault::Rank { rank: 9, max: 8 });
-    for flags in [8, 16, 128, 255] {
+    // A part lies on a GPU.
+    for flags in [8, 10, 12, 16, 128, 255] {
         assert!(matches!(lie(2, flags), TensorFault::Field { field: "tensor.flags", .. }));
     }
     assert_eq!(lie(20, 0xFF), TensorFault::NameUtf8);
@@ -69,10 +70,10 @@ proptest! {
         name in "\\PC{0,40}",
         inline in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..100)),
         region in proptest::option::of(("[a-z_]{0,20}", any::<u64>(), any::<u64>())),
-        gpu in proptest::option::of(any::<[u8; 32]>()),
+        gpu in proptest::option::of((any::<[u8; 32]>(), proptest::option::of(any::<u32>()))),
         rest in proptest::collection::vec(any::<u8>(), 0..8),
     ) {
-        let on_gpu = gpu.map(|bytes| {
+        let on_gpu = gpu.map(|(bytes, _)| {
             std::array::from_fn::<u8, { GpuPlace::LEN }, _>(|at| bytes[at % 32])
         });
         let place = match (&inline, &region, &on_gpu) {
@@ -80,7 +81,10 @@ proptest! {
             (None, Some((name, offset, len)), _) => {
                 Location::Region { name, offset: *offset, len: *len }
             }
-            (None, None, Some(place)) => Location::Gpu(place),
+            (None, None, Some(place)) => match &gpu {
+                Some((part, Some(of))) => Location::GpuPart { of: *of, part },
+                _ => Location::Gpu(place),
+            },
             (None, None, None) => Location::Attached,
         };
         let (dtype, shape) = (DType::from_code(code).unwrap(), Shape::of(&dims).unwrap());

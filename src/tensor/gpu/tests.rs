@@ -28,20 +28,22 @@ impl GpuMemory for Nowhere {
         place().device
     }
 
-    fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
+    fn lend(self: Arc<Self>, to: &mut GpuBorrower<'_>) -> Result<GpuParcel> {
         let mapping = to.ticket()?;
         let bytes = to.ticket()?;
         assert!(bytes.is_for(to));
-        self.tickets.lock().unwrap().extend([bytes.clone(), mapping.clone()]);
-        Ok(GpuParcel { place: place(), bytes, mapping, allocation: None })
+        let (sent, sent_mapping) = (bytes.to_send(), mapping.to_send());
+        self.tickets.lock().unwrap().extend([bytes, mapping]);
+        let loans = GpuLoans::Own { bytes: sent, mapping: sent_mapping, allocation: None };
+        Ok(GpuParcel { place: place(), loans })
     }
 }
 
 impl Nowhere {
     fn fates(&self) -> Vec<Fate> {
-        let mut tickets = self.tickets.lock().unwrap();
-        Ticket::settle(tickets.iter());
-        tickets.iter_mut().map(Ticket::fate).collect()
+        let tickets = self.tickets.lock().unwrap();
+        Ticket::settle(&mut Settled::default(), tickets.iter());
+        tickets.iter().map(Ticket::fate).collect()
     }
 }
 
@@ -115,7 +117,7 @@ fn what_was_not_sent_is_as_good_as_back() {
     while near.send_tensor(tensor(&memory)).is_ok() {
         assert!(Instant::now() < deadline, "the peer has gone");
     }
-    memory.tickets.lock().unwrap().drain(..).for_each(|mut ticket| {
+    memory.tickets.lock().unwrap().drain(..).for_each(|ticket| {
         // The tickets that went out are lost with a link whose process lives.
         assert_ne!(ticket.fate(), Fate::Dead);
     });
@@ -141,15 +143,18 @@ fn a_link_that_breaks_gives_nothing_back_while_the_borrower_lives() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let tickets = memory.tickets.lock().unwrap();
-    assert_eq!(tickets[0].clone().block.users(), Users::Others, "a clone is another user");
     drop(tickets);
-    let mut tickets = std::mem::take(&mut *memory.tickets.lock().unwrap());
+    let tickets = std::mem::take(&mut *memory.tickets.lock().unwrap());
     let deadline = soon();
-    while tickets[0].block.users() != Users::Lost {
+    while tickets[0].block().users() != Users::Lost {
         assert!(Instant::now() < deadline, "the account is closed after the grace");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(tickets[0].fate(), Fate::Out, "its process may still use the memory");
+    assert_eq!(tickets[0].clone().block().users(), Users::Lost, "a clone is no other user");
+    let sent = tickets[0].to_send();
+    assert_eq!(tickets[0].clone().block().users(), Users::Others, "what is on its way is one");
+    drop(sent);
     drop((came, lent));
 }
 

@@ -56,6 +56,7 @@ from ._slipring import (
     Tensor,
     Tensors,
     __version__,
+    pin,
     strings,
     trim_gpus,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "empty",
     "listen",
     "pair",
+    "pin",
     "publish",
     "strings",
     "subscribe",

@@ -47,6 +47,7 @@ __all__ = [
     "TensorIterator",
     "Tensors",
     "__version__",
+    "pin",
     "strings",
     "trim_gpus",
 ]
@@ -440,5 +441,6 @@ class Context:
         timeout: float | None = None,
     ) -> Tensor: ...
 
+def pin(tensor: Tensor, limit: int, *, gpu: int = 0) -> None: ...
 def strings(elements: Iterable[str | bytes], shape: int | Sequence[int] | None = None) -> Tensor: ...
 def trim_gpus() -> int: ...
