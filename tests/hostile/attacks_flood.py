@@ -300,7 +300,7 @@ def tensors_endless(stage):
     link.write(whole + entry(1 << 15), kind=TENSORS | 1 << 24)
     ms = wire.ended_within(link.end, PATIENCE)
     if ms is None:
-        raise Wrong("1025 tensors are taken")
+        raise Wrong("32,769 tensors are taken")
     stage.note("closed", ms)
 
 

@@ -18,7 +18,7 @@ import kernel
 
 MAGIC = b"slipring"
 HELLO, REFUSAL, SEGMENT, RETIRE, WAKE = range(1, 6)
-MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE = range(1, 10)
+MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE, MOVED = range(1, 11)
 MORE, POOLED, TIGHT = 1 << 8, 1 << 9, 1 << 10
 POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL, RELEASED, FILLED, LOANS = (
     0x200, 0x40, 0x48, 0x80, 0x88, 0xC0, 0x300, 0x1000)
@@ -205,6 +205,7 @@ class Link:
         length = self.their_base + self.their_ring
         self.theirs = mmap.mmap(self.their_fd, length, mmap.MAP_SHARED, mmap.PROT_READ)
         self.their_words = memoryview(self.theirs).cast("Q")
+        self.their_records, self.record_words = self.theirs, self.their_words  # of their second ring, once they have moved
 
     def leave(self):
         """Lets go of everything, without a word."""
@@ -275,7 +276,9 @@ class Link:
                 return
             kind, = struct.unpack_from("<H", body, 8)
             number, flags, length = struct.unpack_from("<IIQ", body, 16)
-            if kind == SEGMENT:
+            if kind == SEGMENT and flags == 2:
+                self.second_ring = mmap.mmap(found[0], length, mmap.MAP_SHARED, mmap.PROT_READ)
+            elif kind == SEGMENT:
                 mapping = mmap.mmap(found[0], length, mmap.MAP_PRIVATE if flags else mmap.MAP_SHARED, mmap.PROT_READ)
                 self.pools[number] = (found[0], mapping)
             elif kind == RETIRE:
@@ -285,16 +288,19 @@ class Link:
 
     def take(self, publish=True, give_back=True):
         """The next record as (kind, message), or None. Loans are returned unless told otherwise."""
-        base, words = self.their_base, self.their_words
-        header = words[(base + self.read % self.their_ring) // 8]
+        base, ring = self.their_base, self.their_records
+        header = self.record_words[(base + self.read % self.their_ring) // 8]
         if header == 0:
             return None
+        if header == MOVED:
+            self.move()
+            return self.take(publish, give_back)
         kind, length = header & 0xFF, header >> 32
         start = self.read + (8 if length <= 56 or header & TIGHT or self.after_their_more else 64)
         rounding = 8 if header & (MORE | TIGHT) else 64
         at = start % self.their_ring
         first = min(length, self.their_ring - at)
-        payload = self.theirs[base + at : base + at + first] + self.theirs[base : base + length - first]
+        payload = ring[base + at : base + at + first] + ring[base : base + length - first]
         if kind == CLOSE:
             raise Ended
         if header & POOLED:
@@ -309,7 +315,16 @@ class Link:
             self.ring_bell(ROOM_BELL)
         return kind, payload
 
-    after_their_more, publishes = False, True
+    after_their_more, publishes, second_ring = False, True, None
+
+    def move(self):
+        """Goes on in their second ring."""
+        end = (self.read + 8 + 63) // 64 * 64
+        while self.second_ring is None:
+            self.take_packets()
+        self.their_base, self.their_ring, self.their_records = 0, len(self.second_ring), self.second_ring
+        self.record_words = memoryview(self.second_ring).cast("Q")
+        self.read, self.after_their_more = (end + self.their_ring - 1) // self.their_ring * self.their_ring, False
 
     def borrowed(self, descriptor, give_back):
         number, slot, offset, length, generation = struct.unpack("<IIQQQ", descriptor)
