@@ -6,10 +6,10 @@
 //! 4. After at most 32 packets that the peer has not read a record tells it to read its socket.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::error::{CudaFault, ErrorKind, Result};
+use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::handshake::packet::{Content, Packet};
 use crate::link::LinkSocket;
 use crate::link::allocations::{
@@ -101,9 +101,6 @@ impl Packets {
     fn post_told(&self, link: &Link, packet: Packet, fd: BorrowedFd<'_>) -> Result<bool> {
         // Under the lock: what another thread sends behind it counts.
         let mut untold = self.untold();
-        if untold.is_full(link) {
-            return Ok(false);
-        }
         let is_sent = link.post(&packet, &[fd])?;
         if is_sent {
             *untold = Untold::default();
@@ -131,9 +128,12 @@ impl WithdrawalWay for PacketWay {
         })
     }
 
-    fn socket(&self) -> Option<Box<dyn AsFd + Send>> {
-        let link = self.link.upgrade()?;
-        Some(Box::new(LinkSocket::new(link)))
+    fn socket(&self) -> Result<Option<OwnedFd>> {
+        // The thread may watch the link's own one, too, for what comes.
+        let socket = self.link.upgrade().map(LinkSocket::new);
+        let copy = |socket: LinkSocket| rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), 3);
+        let copy = socket.map(copy).transpose();
+        copy.map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))
     }
 }
 
@@ -274,8 +274,8 @@ impl AnnouncedSegments {
         Ok(if untold.of_allocations { Offered::Unannounced } else { Offered::Known })
     }
 
-    /// Announces the second ring of this side, of which a record tells next. Returns `false` if the socket takes no packet now, or a
-    /// record must tell of others before.
+    /// Announces the second ring of this side, of which a record tells next. Returns `false` if the socket takes no packet
+    /// now.
     pub(crate) fn offer_ring(&mut self, link: &Link, len: u64, fd: BorrowedFd<'_>) -> Result<bool> {
         let ring = Packet::Segment { segment: 0, len, content: Content::Ring };
         self.packets.post_told(link, ring, fd)

@@ -13,7 +13,7 @@ use cudarc::driver::sys::{
 };
 
 use crate::cuda::library::{Code, Driver, INVALID_VALUE, ends_all, is_ours};
-use crate::error::{CudaFault, Error, ErrorKind, GpuUuid, Result};
+use crate::error::{CudaFault, Error, ErrorKind, GpuUuid, Result, contain};
 
 /// A GPU in its primary context, which the CUDA runtime, PyTorch and CuPy use, too. Handles are cheap to
 /// clone. All handles of a GPU share its open memory.
@@ -235,15 +235,18 @@ impl Device {
             ErrorKind::Cuda(CudaFault::Driver { code, .. }) => *code,
             _ => 0,
         };
+        // A subscriber of traces is a user's code, and the caller has work to end.
         if !ends_all(code) {
-            tracing::warn!(error = format_args!("{error:#}"), "{what}");
+            contain(|| tracing::warn!(error = format_args!("{error:#}"), "{what}"));
         } else if !self.inner.is_told.swap(true, Ordering::Relaxed) {
             let (error, gpu) = (format_args!("{error:#}"), self.ordinal());
-            tracing::warn!(
-                error,
-                gpu,
-                "{what}: no work runs on the GPU any more, and no more is said of it"
-            );
+            contain(|| {
+                tracing::warn!(
+                    error,
+                    gpu,
+                    "{what}: no work runs on the GPU any more, and no more is said of it"
+                )
+            });
         }
     }
 

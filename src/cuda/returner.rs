@@ -56,8 +56,8 @@ impl Source {
     }
 
     /// A socket whose other end reads.
-    pub(super) fn writable(fd: Box<dyn AsFd + Send>) -> Self {
-        Self { fd, events: EventFlags::OUT }
+    pub(super) fn writable(fd: OwnedFd) -> Self {
+        Self { fd: Box::new(fd), events: EventFlags::OUT }
     }
 }
 
@@ -210,12 +210,13 @@ impl Desk {
             parked.into_iter().for_each(|(lane, parked)| returns.add(lane, parked));
             returns.give_back();
             let mut due: HashSet<u64> = watches.paused.drain().chain(rung).collect();
+            ended.iter().for_each(|key| watches.end(&self.epoll, *key));
             for (key, entry) in new {
+                // One that has ended meanwhile is gone when it looks.
                 watches.add(&self.epoll, key, entry);
                 due.insert(key);
             }
             due.extend(self.ready());
-            ended.iter().for_each(|key| watches.end(&self.epoll, *key));
             due.into_iter().for_each(|key| watches.look(&self.epoll, key));
         }
     }
@@ -294,18 +295,16 @@ impl Watches {
         let Some(entry) = self.entries.get(&key) else { return };
         // The thread may hold the last handle of it for a moment.
         let _held = Held::new();
-        let next = entry.watch.upgrade().and_then(|watch| {
+        let next = entry.watch.upgrade().map_or(Next::Over, |watch| {
             // A subscriber of traces is a user's code.
-            contain(|| {
-                let next = watch.look();
-                drop(watch);
-                next
-            })
+            let next = contain(|| watch.look()).unwrap_or(Next::Pause);
+            contain(|| drop(watch));
+            next
         });
         match next {
-            Some(Next::Event) if !entry.is_polled => {}
-            Some(Next::Event | Next::Pause) => drop(self.paused.insert(key)),
-            Some(Next::Over) | None => self.end(epoll, key),
+            Next::Event if !entry.is_polled => {}
+            Next::Event | Next::Pause => drop(self.paused.insert(key)),
+            Next::Over => self.end(epoll, key),
         }
     }
 

@@ -9,6 +9,7 @@
 //! 2. The stream has the highest priority, because streams of another priority do not share its queue.
 //! 3. A batch keeps its words, and so the memory that they lie in, until it is over.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::cuda::closer;
@@ -34,6 +35,8 @@ pub(super) struct WordStream {
     /// Recorded behind each batch.
     event: Event,
     stream: Stream,
+    /// Whether the log has been told that the driver refuses.
+    is_told: AtomicBool,
     /// `None` during the drop.
     page: Option<Page>,
 }
@@ -53,6 +56,8 @@ struct Batch {
     writes: Vec<Asked>,
     /// Whether the event is recorded behind it.
     is_recorded: bool,
+    /// Whether the driver has refused to tell of it.
+    is_refused: bool,
 }
 
 #[derive(Debug)]
@@ -81,8 +86,8 @@ impl WordStream {
     fn new(device: &Device) -> Result<Arc<Self>> {
         let (event, stream) = (Event::private(device)?, device.urgent_stream()?);
         let page = Some(Page::new(device)?);
-        let (asked, batch, watched) = Default::default();
-        let new = Arc::new(Self { asked, batch, watched, event, stream, page });
+        let (asked, batch, watched, is_told) = Default::default();
+        let new = Arc::new(Self { asked, batch, watched, event, stream, is_told, page });
         new.is_watched();
         Ok(new)
     }
@@ -137,7 +142,7 @@ impl WordStream {
     fn queue(&self, writes: Vec<Asked>, reads: Vec<Asked>) -> (Batch, Vec<Asked>) {
         let (mut batch, mut again) = (Batch::default(), Vec::new());
         let mut refused = |asked: Asked, covers, error: &Error| {
-            self.device().tell(error, "a peer's word is neither read nor written");
+            self.tell(error);
             asked.word.is_refused(covers, error);
             if !ends_work(error) && asked.word.is_dead() {
                 again.push(asked);
@@ -159,6 +164,13 @@ impl WordStream {
         (batch, again)
     }
 
+    /// Tells the log that the driver refuses, once until it works again.
+    fn tell(&self, error: &Error) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            self.device().tell(error, "a peer's word is neither read nor written");
+        }
+    }
+
     /// Returns whether a batch is over, or the error after which nothing works any more.
     fn is_over(&self, batch: &mut Batch) -> Result<bool> {
         if !batch.is_recorded {
@@ -177,18 +189,20 @@ impl Watch for WordStream {
             match self.is_over(batch) {
                 Ok(false) => return Next::Pause,
                 Ok(true) => {
+                    self.is_told.store(false, Ordering::Relaxed);
                     writes = current.take().map(|done| self.answer(done)).unwrap_or_default()
                 }
                 Err(error) => {
-                    self.device().tell(&error, "a peer's word is neither read nor written");
+                    if !std::mem::replace(&mut batch.is_refused, true) {
+                        self.tell(&error);
+                        for Read { asked, covers, .. } in &batch.reads {
+                            asked.word.is_refused(*covers, &error);
+                        }
+                    }
                     if !ends_work(&error) {
                         return Next::Pause;
                     }
-                    for Read { asked, covers, .. } in
-                        current.take().into_iter().flat_map(|it| it.reads)
-                    {
-                        asked.word.is_refused(covers, &error);
-                    }
+                    *current = None;
                 }
             }
         }

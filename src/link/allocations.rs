@@ -86,9 +86,9 @@ pub(crate) trait WithdrawalWay: Send + Sync {
     /// Sends the withdrawal of a number. Returns `false` if the socket does not take it now.
     fn withdraw(&self, number: u64) -> bool;
 
-    /// Returns the socket, on which room comes when the peer reads. `None`: the link is gone.
+    /// Returns a descriptor of its own of the socket, on which room comes when the peer reads. `None`: the link is gone.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a thread of the GPUs asks"))]
-    fn socket(&self) -> Option<Box<dyn AsFd + Send>>;
+    fn socket(&self) -> Result<Option<OwnedFd>>;
 }
 
 /// The peers to whom withdrawals are yet to be sent.
@@ -154,7 +154,15 @@ impl AnnouncedAllocations {
         self.state().gone.push(number);
         if !self.withdraw_rest() {
             // It waits for room, and for the sender's next tensor in an allocation.
-            UNSENT.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(self));
+            self.is_unsent();
+        }
+    }
+
+    /// Notes that withdrawals are yet to be sent.
+    pub fn is_unsent(self: &Arc<Self>) {
+        let mut unsent = UNSENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if !unsent.iter().any(|peer| peer.as_ptr() == Arc::as_ptr(self)) {
+            unsent.push(Arc::downgrade(self));
         }
     }
 
@@ -178,8 +186,8 @@ impl AnnouncedAllocations {
         unsent.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the socket, on which room comes when the peer reads. `None`: the link is gone.
-    pub fn socket(&self) -> Option<Box<dyn AsFd + Send>> {
+    /// Returns a descriptor of its own of the socket, on which room comes when the peer reads. `None`: the link is gone.
+    pub fn socket(&self) -> Result<Option<OwnedFd>> {
         self.way.socket()
     }
 

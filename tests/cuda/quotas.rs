@@ -208,6 +208,50 @@ fn a_peer_that_sleeps_hears_of_more_withdrawals_than_wait_for_it_at_once() {
 }
 
 #[test]
+fn a_batch_longer_than_the_ring_goes_behind_withdrawals_that_nobody_has_read() {
+    const TEST: &str = "a_batch_longer_than_the_ring_goes_behind_withdrawals_that_nobody_has_read";
+    const COUNT: usize = 40;
+    const MESSAGES: usize = 10;
+    for kind in KINDS {
+        let cuda = FakeCuda::new().of_kind(kind);
+        exchange(
+            TEST,
+            &cuda,
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                let pools: Vec<Pool> = (0..COUNT).map(|_| pool(&device)).collect();
+                for pool in &pools {
+                    let draft = pool.alloc::<u8>([1], &stream).unwrap();
+                    link.send_tensor(draft.share().unwrap()).unwrap();
+                    hear(&mut link);
+                }
+                // The peer maps none of them, so nothing reads its socket.
+                drop(pools);
+                is_closed(&device);
+                // Together they are longer than the first ring.
+                let mut batch = link.sender().batch().unwrap();
+                for number in 0..MESSAGES {
+                    batch.push(&[number as u8; 4000]).unwrap();
+                }
+                batch.publish().unwrap();
+                hear_out(&mut link);
+            },
+            |mut link| {
+                for _ in 0..COUNT {
+                    drop(recv(&mut link));
+                    link.send(b"got").unwrap();
+                }
+                for number in 0..MESSAGES {
+                    assert_eq!(link.recv().unwrap().as_deref(), Some(&[number as u8; 4000][..]));
+                }
+                link.close().unwrap();
+            },
+        );
+    }
+}
+
+#[test]
 fn a_withdrawal_is_taken_while_the_peer_sleeps_also_after_other_packets() {
     const TEST: &str = "a_withdrawal_is_taken_while_the_peer_sleeps_also_after_other_packets";
     for kind in KINDS {

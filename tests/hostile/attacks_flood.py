@@ -189,14 +189,17 @@ def endless_batch(stage):
     """A batch that never ends, one that ends in nothing, and one that ends in a close."""
     link = stage.link(ring=1 << 20)
     deadline = time.monotonic() + stage.seconds(0.3, 5)
-    while time.monotonic() < deadline and wire.ended_within(link.end, 0) is None:
-        for _ in range(50):
-            link.write(b"more", flags=MORE, ring=False)
-        link.ring_bell()
-        while link.take():
-            pass
-        while link.room() < 8192 and wire.ended_within(link.end, 0) is None and time.monotonic() < deadline:
-            link.take()
+    try:
+        while time.monotonic() < deadline and wire.ended_within(link.end, 0) is None:
+            for _ in range(50):
+                link.write(b"more", flags=MORE, ring=False)
+            link.ring_bell()
+            while link.take():
+                pass
+            while link.room() < 8192 and wire.ended_within(link.end, 0) is None and time.monotonic() < deadline:
+                link.take()
+    except Ended:
+        pass
     stage.note("closed" if wire.ended_within(link.end, 0.1) is not None else "alive")
     link.leave()
     for last in (None, 4):

@@ -81,8 +81,8 @@ impl WithdrawalWay for Arc<Peer> {
         takes
     }
 
-    fn socket(&self) -> Option<Box<dyn AsFd + Send>> {
-        None
+    fn socket(&self) -> Result<Option<OwnedFd>> {
+        Ok(None)
     }
 }
 
