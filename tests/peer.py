@@ -611,7 +611,7 @@ class Link:
         left, at, tensors, names = collections.deque(ranges), 32 * count, [], set()
         if long:
             segment, offset, length, loan = left.pop()
-            demand(length <= 1 << 24, f"a description of {length} bytes")
+            demand(length <= 1 << 22, f"a description of {length} bytes")
             payload, at = bytes(segment.bytes[offset:offset + length]), 0
             if loan:
                 self.give_back_loan(loan)

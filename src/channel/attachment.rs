@@ -33,7 +33,7 @@ pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// The longest description in bytes that lies in an attachment: room for 32,768 tensors with long names and places. Part of
 /// the wire format.
-pub(crate) const DESCRIPTION: u64 = 1 << 24;
+pub(crate) const DESCRIPTION: u64 = 1 << 22;
 
 /// The longest payload that is assembled on the stack, in bytes. Longer ones take a heap allocation.
 pub(crate) const SHORT: usize = 64;
@@ -250,20 +250,20 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Returns a private copy of the description that lies in an attachment, and returns its loan.
+/// Returns a private copy of the description of `len` bytes that lies in an attachment, and returns its loan.
 ///
 /// # Errors
 ///
-/// [`Fault::MessageLength`]: it is longer than [`DESCRIPTION`]. As [`Claims::claim`].
+/// [`Fault::MessageLength`]: the peer has changed the length since it was read. As [`Claims::claim`].
 #[cold]
 pub(super) fn long_description(
-    session: &Arc<Session>,
-    segments: &mut SegmentCache,
+    (session, segments): (&Arc<Session>, &mut SegmentCache),
     descriptor: &[u8; pooled::LEN],
+    max: u64,
 ) -> Result<Vec<u8>> {
     let attachment = attach(session, segments, &LoanDescriptor::decode(descriptor))?;
-    let (len, max) = (attachment.len() as u64, DESCRIPTION);
-    if len > max {
+    let len = attachment.len() as u64;
+    if len != max {
         return Err(Fault::MessageLength { len, max }.into());
     }
     match attachment {

@@ -72,6 +72,8 @@ pub(crate) struct Inbox {
     id: RequestId,
     /// The metadata of the record at the ring's position, if the record has some.
     metadata: Metadata,
+    /// Length of the description in the last attachment of the record at the ring's position, if it has one there.
+    description: u64,
     /// The head of the record at the ring's position, if `flow` is `Held`.
     held: RecordHead,
     /// The longest message of this link, in bytes.
@@ -148,6 +150,7 @@ impl Inbox {
             last_slot: None,
             id: RequestId(0),
             metadata: Metadata::new(),
+            description: 0,
             held: RecordHead { header: Header::POOLED_MESSAGE, offset: 0, len: 0 },
             max_message: link.terms().max_message,
             plain_max: link.terms().max_message.min(largest_payload(peer.ring)),
@@ -453,8 +456,9 @@ impl Inbox {
             return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
         }
         if header.is_plain_tensors() {
-            self.check_tensors(header, header.len() as usize).map_err(|fault| self.fail(fault))?;
-            return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
+            let head = RecordHead { header, offset, len: header.len() as usize };
+            self.check_tensors(&head).map_err(|fault| self.fail(fault))?;
+            return Ok(Some(head));
         }
         self.check_rare(record, patience)
     }
@@ -473,7 +477,10 @@ impl Inbox {
 
     /// Returns the size of the record at the ring's position in a backlog, in bytes.
     pub(crate) fn size(&self, head: &RecordHead) -> usize {
-        head.len + self.metadata(head).section().len() + head.header.attachments() * PINNED
+        let in_pool = head.header.has_tensors() && head.header.is_pooled();
+        let description = if in_pool { self.description as usize } else { 0 };
+        let attachments = head.header.attachments() * PINNED;
+        head.len + self.metadata(head).section().len() + attachments + description
     }
 
     #[inline(always)]

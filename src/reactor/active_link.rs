@@ -21,6 +21,9 @@ use crate::shm::Bytes;
 /// a cache.
 pub(crate) const QUANTUM: usize = SLICE;
 
+/// A tensor of a set counts as this many bytes: it takes a microsecond or more to take it out.
+pub(crate) const TENSOR: usize = 4096;
+
 /// How the loop learns that a link has something.
 ///
 /// ```text
@@ -327,14 +330,16 @@ impl ActiveLink {
             }
             return match received.into_tensors() {
                 Ok(tensors) if wanted => {
+                    let took = TENSOR * tensors.len().saturating_sub(1);
                     match self.interest.offer_tensors(&self.link, kind, tensors) {
                         Ok(Offered::Panicked) => panicked(),
-                        _ => Dispatch::Served(0),
+                        _ => Dispatch::Served(took),
                     }
                 }
                 Ok(opened) => {
+                    let took = TENSOR * opened.len().saturating_sub(1);
                     match self.deferred.push(SetAside::Tensors { kind, opened, len }, charge) {
-                        Ok(()) => Dispatch::Served(0),
+                        Ok(()) => Dispatch::Served(took),
                         Err(error) => {
                             let error = self.receiver.end(error);
                             self.end_of_input(Err(error))

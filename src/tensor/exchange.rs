@@ -162,7 +162,7 @@ impl Sender {
     /// - [`TensorFault::Count`]: more than 255 of them lie in pools, more than the peer has
     ///   [slots](crate::Options::loan_slots) for, or more than 32,768 are in the set. Tensors of one allocation of a GPU
     ///   count as two, however many they are.
-    /// - [`ErrorKind::MessageTooLarge`]: names and shapes take more than 16 MiB.
+    /// - [`ErrorKind::MessageTooLarge`]: names and shapes take more than 4 MiB.
     /// - Otherwise as [`send`](Self::send).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
         self.put_tensors(PLAIN_TENSORS, tensors, SendPatience::Default).map_err(into_send_error)

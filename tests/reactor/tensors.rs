@@ -204,6 +204,37 @@ fn tensors_are_set_aside_with_their_loans_while_a_call_waits() {
 }
 
 #[test]
+fn a_description_in_the_pool_counts_while_it_is_set_aside() {
+    const SETS: usize = 10;
+    // A description is longer than the ring, so it lies in the pool. Two of them are longer than the limit.
+    let options = Options::new().ring_capacity(16 << 10).backlog_limit(100_000);
+    let Pair { reactor, link, mut end, .. } = served(options);
+    let (say, said) = diary();
+    let (answer, sets) = (say.clone(), say);
+    link.call_with(*b"question", move |_, response| answer(response.unwrap().len()));
+    let request = end.recv_request().unwrap().unwrap();
+    let mut set = TensorSet::new();
+    for number in 0..500 {
+        set.insert(&format!("{number:0100}"), scalar(number)).unwrap();
+    }
+    for _ in 0..SETS {
+        end.sender().send_tensors(&set).unwrap();
+    }
+    for _ in 0..2 * SETS {
+        settle(&reactor);
+    }
+    // The loan of a description goes back when it is copied.
+    let left = end.stats().loans_out;
+    assert!(left as usize >= SETS - 2, "{left} of {SETS} descriptions are left");
+    end.respond(request.id, b"yes").unwrap();
+    link.on_tensors(move |_, set| sets(set.len()));
+    for _ in 0..SETS {
+        assert_eq!(hear(&said), 500);
+    }
+    assert_eq!(hear(&said), 3);
+}
+
+#[test]
 fn what_is_set_aside_is_bounded_and_an_end_gives_it_back() {
     for aborts in [false, true] {
         let options = Options::new().backlog_limit(4096).pool_quota(QUOTA as u64);

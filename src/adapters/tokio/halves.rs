@@ -302,7 +302,9 @@ impl AsyncReceiver {
     ///
     /// As [`crate::Receiver::recv_tensors`].
     pub async fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
-        self.get(crate::Receiver::try_recv_tensors).await
+        let set = self.get(crate::Receiver::try_recv_tensors).await?;
+        self.turn.took(set.as_ref().map_or(0, TensorSet::len));
+        Ok(set)
     }
 
     /// Receives the next request with tensors. Returns `None` if the peer has closed in order.
@@ -311,7 +313,9 @@ impl AsyncReceiver {
     ///
     /// As [`crate::Receiver::recv_tensor_request`].
     pub async fn recv_tensor_request(&mut self) -> Result<Option<TensorRequest>> {
-        self.get(crate::Receiver::try_recv_tensor_request).await
+        let request = self.get(crate::Receiver::try_recv_tensor_request).await?;
+        self.turn.took(request.as_ref().map_or(0, |request| request.tensors.len()));
+        Ok(request)
     }
 
     /// Receives the next message and its metadata. Returns `None` if the peer has closed in order.
@@ -325,6 +329,7 @@ impl AsyncReceiver {
 
     pub(super) async fn tensor_response(&mut self, id: RequestId) -> Result<TensorSet> {
         let response = self.get(|receiver| receiver.try_tensor_response(id).map(Some)).await?;
+        self.turn.took(response.as_ref().map_or(0, TensorSet::len));
         response.ok_or_else(|| ErrorKind::PeerClosed.into())
     }
 

@@ -157,6 +157,11 @@ impl TaskTurn {
         self.done += (bytes / STEP) as u32;
     }
 
+    /// Counts the tensors of a message, each as a step.
+    pub(super) fn took(&mut self, tensors: usize) {
+        self.done += tensors as u32;
+    }
+
     /// Counts a step. Returns whether the task lets others run first.
     #[inline]
     pub(super) fn is_over(&mut self) -> bool {

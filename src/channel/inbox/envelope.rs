@@ -17,7 +17,7 @@ impl Inbox {
         let (offset, len) = (record.offset + envelope, header.len() as usize - envelope);
         let head = RecordHead { header, offset, len };
         if header.has_tensors() {
-            self.check_tensors(header, len)?;
+            self.check_tensors(&head)?;
             return Ok(Some(head));
         }
         if !header.is_pooled() {

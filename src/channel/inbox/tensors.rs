@@ -1,7 +1,8 @@
 //! Tensors records as the inbox receives them: records with attachments.
 
 use crate::channel::attachment::{
-    Claims, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow_cached, long_description,
+    Claims, DESCRIPTION, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow_cached,
+    long_description,
 };
 use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
@@ -85,14 +86,24 @@ impl Receiver {
 }
 
 impl Inbox {
-    /// Checks the header of a tensors record, which has `len` bytes behind its envelope.
-    pub(crate) fn check_tensors(&self, header: Header, len: usize) -> Result<(), Fault> {
-        let is_bounded = header.attachments() * pooled::LEN <= len && header.len() <= LONGEST;
+    /// Checks the header of a tensors record. How long a description in the last attachment is, it reads once: what is counted
+    /// is what is copied.
+    pub(crate) fn check_tensors(&mut self, head: &RecordHead) -> Result<(), Fault> {
+        let RecordHead { header, offset, len } = *head;
+        let table = header.attachments() * pooled::LEN;
+        let is_bounded = table <= len && header.len() <= LONGEST;
         // A description in the last attachment leaves none in the ring.
-        let is_whole = !header.is_pooled()
-            || header.attachments() > 0 && header.attachments() * pooled::LEN == len;
+        let is_whole = !header.is_pooled() || header.attachments() > 0 && table == len;
         if header.version() != Header::TENSORS_VERSION || !is_bounded || !is_whole {
             return Err(Fault::RecordHeader { header: header.to_word() });
+        }
+        if header.is_pooled() {
+            let last = self.ring.bytes(offset + table - pooled::LEN, pooled::LEN).words();
+            let len = last.map_or(u64::MAX, |words| LoanDescriptor::of_words(words).len);
+            if len > DESCRIPTION {
+                return Err(Fault::MessageLength { len, max: DESCRIPTION });
+            }
+            self.description = len;
         }
         Ok(())
     }
@@ -120,8 +131,9 @@ impl Inbox {
         let long;
         let (claimed, description) = match table.split_last_chunk() {
             Some((rest, last)) if head.header.is_pooled() => {
-                long = long_description(&self.session, &mut self.segments, last)
-                    .map_err(|error| self.fail(error))?;
+                long =
+                    long_description((&self.session, &mut self.segments), last, self.description)
+                        .map_err(|error| self.fail(error))?;
                 (rest, &long[..])
             }
             _ => (table, description),
