@@ -8,7 +8,7 @@ use slipring::{Connection, Context, Error, ErrorKind};
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
 use crate::support::gpus::{Two, calls, device, hear, is_closed, recv, small_pool, whole_chunk};
-use crate::support::other::{Other, listen_for, run_here, say, wait_for_death};
+use crate::support::other::{Other, listen_for, run_here, say, wait_for_death, wait_until_asleep};
 use crate::support::quiet::without_pidfds;
 use crate::support::{soon, unique_name, wait_until};
 
@@ -200,23 +200,32 @@ fn a_free_of_the_program_that_holds_up_the_driver_holds_up_no_deadline_and_no_te
     if !cuda.tells(TEST) {
         return;
     }
-    // Two seconds of work come before the word.
-    let slow = cuda.clone().delay(TOO_SLOW);
     let two = Two::start_with(
         TEST,
-        [&slow, &cuda.clone().locked()],
+        [&cuda, &cuda.clone().locked()],
         |mut link| {
             let device = device();
             let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+            let opener = device.stream().unwrap();
+            let mut gate = pool.alloc::<u64>([1], &stream).unwrap();
+            gate.fill(0).unwrap();
+            stream.synchronize().unwrap();
             let mut draft = pool.alloc::<u8>([4096], &stream).unwrap();
-            (0..10).for_each(|_| draft.fill(7).unwrap());
+            // The word comes when the borrower says so.
+            driver::begin(0);
+            let (raw, at) = (stream.as_raw() as usize, gate.device_ptr());
+            assert_eq!(driver::cuStreamWaitValue64_v2(raw, at, 1 << 40, 0), 0);
+            draft.fill(7).unwrap();
             link.send_tensor(draft.share().unwrap()).unwrap();
             for _ in 0..3 {
                 assert_eq!(recv(&mut link).byte_len(), 64);
                 link.send(b"got").unwrap();
             }
             hear(&mut link);
-            drop((pool, link));
+            let raw = opener.as_raw() as usize;
+            assert_eq!(driver::cuStreamWriteValue64_v2(raw, at, 1 << 40, 0), 0);
+            hear(&mut link);
+            drop((gate, pool, link));
             is_closed(&device);
         },
         |mut link| {
@@ -228,12 +237,17 @@ fn a_free_of_the_program_that_holds_up_the_driver_holds_up_no_deadline_and_no_te
             let foreign = driver::alloc(4096);
             let context = Context::new().unwrap();
             std::thread::scope(|threads| {
-                let free = threads.spawn(|| {
+                let (to, from) = std::sync::mpsc::channel();
+                let free = threads.spawn(move || {
                     driver::begin(0);
+                    to.send(rustix::thread::gettid()).unwrap();
                     assert_eq!(driver::cuMemFree_v2(foreign), 0);
                 });
-                std::thread::sleep(5 * SLOW);
-                let start = Instant::now();
+                wait_until_asleep(from.recv().unwrap());
+                // The thread that asks for the word makes calls of the driver.
+                wait_until("the free holds up every call", || {
+                    view.check_deadline(a_moment()).is_err()
+                });
                 for round in 0..3 {
                     assert!(is_late(view.check_deadline(a_moment())));
                     let mut own = context.alloc::<u8>([64]).unwrap();
@@ -241,8 +255,8 @@ fn a_free_of_the_program_that_holds_up_the_driver_holds_up_no_deadline_and_no_te
                     link.send_tensor(own.share().unwrap()).unwrap();
                     hear(&mut link);
                 }
-                assert!(start.elapsed() < 8 * TOO_SLOW, "{:?}", start.elapsed());
                 assert!(!free.is_finished());
+                link.send(b"write it").unwrap();
             });
             view.check_deadline(soon()).unwrap();
             assert_eq!(view.to_host().unwrap().as_slice::<u8>().unwrap(), [7; 4096]);
