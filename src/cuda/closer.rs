@@ -87,6 +87,7 @@ fn drop_unused(parked: &mut Vec<Waiting>) {
     while let Some((next, refused)) = parked.get_mut(at) {
         // The owner of adopted memory and a subscriber of traces are a user's code. The thread goes on if it panics.
         let is_over = contain(|| next.is_over()).unwrap_or(false);
+        // An owner of adopted memory waits for the streams, too: it may free memory of the GPU itself.
         let device = next.device().filter(|_| is_over);
         let freeing = device.map(|device| Waits::of(device).begin_freeing(refused));
         if !is_over || matches!(freeing, Some(None)) {

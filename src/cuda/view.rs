@@ -63,8 +63,9 @@ type Uses = HashMap<(usize, Option<(u64, u64)>), Arc<LentUse>>;
 
 impl Device {
     /// Opens a tensor of this GPU for `stream` to read. The stream waits, on the GPU, until the tensor's
-    /// writer is done. The call waits at most 20 ms for memory of the GPU that is being freed. The first tensor of a chunk of a peer's pool opens the chunk,
-    /// which takes about 100 µs.
+    /// writer is done. The call waits at most 20 ms for memory of the GPU that is being freed,
+    /// [`open_all`](Self::open_all) for each free that begins meanwhile. The first tensor of a chunk of a peer's pool opens the
+    /// chunk, which takes about 100 µs.
     ///
     /// # Errors
     ///

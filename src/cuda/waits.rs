@@ -3,6 +3,14 @@
 //! A driver that frees memory may wait for all work on the GPU, and may hold a lock meanwhile that every other call needs. A
 //! stream that waits for a dead peer's word goes on when this process writes the word. So a free that began before would wait
 //! for a call that waits for the free.
+//!
+//! 1. A word that comes while memory is freed waits for the end of the free, and no other free begins before the word is in the
+//!    table.
+//! 2. A free may wait for the GPU for long, and the word does not: it is added when the free has had its head start of 20 ms.
+//!    By then the first call of the driver has begun, unless its thread got no CPU, and what a stream gets from then on comes
+//!    behind that call. It may come before a later call of the same drop, which then waits for the word. Memory has one call
+//!    that waits for the GPU, with short ones before it (events) and behind it (addresses, the allocation's handle). The owner of
+//!    adopted memory is a user's code: if it frees memory of the GPU later than that, nothing keeps a word from coming before.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,6 +24,9 @@ use crate::cuda::per_gpu::PerGpu;
 
 /// How long a free waits for words that come to be awaited later, too.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a word waits for a free, from the beginning of the free on.
+const HEAD_START: Duration = PAUSE.1;
 
 static WAITS: PerGpu<Waits> = PerGpu::new();
 
@@ -31,16 +42,26 @@ pub(super) struct Waits {
     core: Arc<WaitsCore>,
 }
 
-#[derive(Default)]
 struct WaitsCore {
     table: Mutex<Table>,
     /// Signalled when a free is over.
     freed: Condvar,
+    /// How long a word waits for a free, from the beginning of the free on.
+    head_start: Duration,
+}
+
+impl Default for WaitsCore {
+    fn default() -> Self {
+        Self { table: Mutex::default(), freed: Condvar::new(), head_start: HEAD_START }
+    }
 }
 
 #[derive(Default)]
 struct Table {
-    is_freeing: bool,
+    /// When the free that is under way has begun.
+    freeing_since: Option<Instant>,
+    /// The words that wait to be added.
+    adding: usize,
     next: u64,
     awaited: HashMap<u64, Entry>,
 }
@@ -57,12 +78,16 @@ impl Waits {
         WAITS.of(device)
     }
 
-    /// Adds a word that a stream will await. A free that has begun is waited for, until it surely holds what it holds: a word
-    /// that is awaited from then on comes behind it.
+    /// Adds a word that a stream will await. A free that is under way is waited for, at most until it has had its
+    /// [head start](HEAD_START).
     pub(super) fn add<W: Wait + 'static>(&self, make: impl FnOnce(Place) -> W) -> Arc<W> {
-        let (core, table) = (&self.core, self.table());
-        let waited = core.freed.wait_timeout_while(table, PAUSE.1, |table| table.is_freeing);
-        let mut table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut table = self.table();
+        table.adding += 1;
+        while let Some(left) = table.left_of(self.core.head_start, Instant::now()) {
+            let waited = self.core.freed.wait_timeout(table, left);
+            table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        table.adding -= 1;
         let number = table.next;
         table.next += 1;
         let is_open = Arc::new(AtomicBool::new(false));
@@ -80,10 +105,14 @@ impl Waits {
         words.iter().filter_map(Weak::upgrade).for_each(Wait::ask);
     }
 
-    /// Returns the permission to free memory of the GPU, or `None` while a stream may wait for a word. Then the words are read.
-    /// After a while, words that were not awaited when the permission was first `refused` count no more: there may always be some.
+    /// Returns the permission to free memory of the GPU, or `None` while a stream may wait for a word, or a word waits to be
+    /// added. The words are read then. After a while, words that were not awaited when the permission was first `refused` count no
+    /// more: there may always be some.
     pub(super) fn begin_freeing(&self, refused: &mut Option<Refused>) -> Option<Freeing> {
         let mut table = self.table();
+        if table.adding > 0 {
+            return None;
+        }
         let before = refused.as_ref().filter(|refused| refused.since.elapsed() > PATIENCE);
         let before = before.map_or(table.next, |refused| refused.before);
         let waits = |number: u64, wait: &Entry| {
@@ -94,7 +123,7 @@ impl Waits {
             .map(|(_, wait)| wait.word.clone())
             .collect();
         if closed.is_empty() {
-            table.is_freeing = true;
+            table.freeing_since = Some(Instant::now());
             return Some(Freeing { waits: self.clone() });
         }
         refused.get_or_insert(Refused { since: Instant::now(), before: table.next });
@@ -105,6 +134,14 @@ impl Waits {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.core.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Returns how long the free that is under way has a head start yet. `None`: no longer, or there is none.
+    fn left_of(&self, head_start: Duration, now: Instant) -> Option<Duration> {
+        let had = now.saturating_duration_since(self.freeing_since?);
+        head_start.checked_sub(had).filter(|left| !left.is_zero())
     }
 }
 
@@ -141,7 +178,7 @@ pub(super) struct Freeing {
 
 impl Drop for Freeing {
     fn drop(&mut self) {
-        self.waits.table().is_freeing = false;
+        self.waits.table().freeing_since = None;
         self.waits.core.freed.notify_all();
     }
 }
@@ -151,3 +188,6 @@ impl fmt::Debug for Place {
         f.debug_tuple("Place").field(&self.number).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,14 @@
 //! The threads that give loans back and free memory: when they start, how often they wake up, and what they say.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slipring::Context;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
+use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
 use crate::support::gpus::{device, exchange, hear_out, is_closed, recv, small_pool};
 use crate::support::other::{run_here, say};
@@ -28,6 +30,8 @@ fn thread(name: &str) -> Option<std::path::PathBuf> {
 #[test]
 fn a_thread_that_could_not_be_started_is_started_later() {
     const TEST: &str = "a_thread_that_could_not_be_started_is_started_later";
+    const FIRST: u64 = 1 << 40;
+    const SECOND: u64 = 2 << 40;
     let cuda = FakeCuda::new().of_kind(Kind::Synchronized).delay(SLOW);
     exchange(
         TEST,
@@ -44,15 +48,22 @@ fn a_thread_that_could_not_be_started_is_started_later() {
         |mut link| {
             let device = device();
             let (own, stream) = (device.pool(), device.stream().unwrap());
-            let mut other = own.alloc::<u8>([1], &stream).unwrap();
+            let mut gate = own.alloc::<u64>([1], &stream).unwrap();
+            gate.fill(0).unwrap();
+            let at = gate.device_ptr();
+            let (raw, opener) = (stream.as_raw() as usize, device.stream().unwrap());
             let tensors = [recv(&mut link), recv(&mut link)];
-            // A view whose stream works on, and a chunk to free.
-            let mut drop_both = |tensor, pool| {
+            // A view whose stream works until the gate is open, and a chunk to free.
+            let closed = |tensor, value| {
                 let view = device.open(tensor, &stream).unwrap();
-                (0..5).for_each(|_| other.fill(1).unwrap());
-                let start = Instant::now();
-                drop((view, pool));
-                start.elapsed() > 4 * SLOW
+                driver::begin(0);
+                assert_eq!(driver::cuStreamWaitValue64_v2(raw, at, value, 0), 0);
+                view
+            };
+            let open = |value| {
+                let opener = opener.as_raw() as usize;
+                driver::begin(0);
+                assert_eq!(driver::cuStreamWriteValue64_v2(opener, at, value, 0), 0);
             };
             let made = [(); 2].map(|()| {
                 let pool = device.pool();
@@ -61,19 +72,32 @@ fn a_thread_that_could_not_be_started_is_started_later() {
                 pool
             });
             let [first, second] = made;
-            let waited = std::thread::scope(|threads| {
-                let refused = threads.spawn(|| {
+            let is_open = AtomicBool::new(false);
+            std::thread::scope(|threads| {
+                let (to, from) = std::sync::mpsc::channel();
+                let (closed, is_open, tensor) = (&closed, &is_open, &tensors[0]);
+                let refused = threads.spawn(move || {
                     without_threads();
-                    drop_both(&tensors[0], first)
+                    let view = closed(tensor, FIRST);
+                    to.send(()).unwrap();
+                    drop((view, first));
+                    assert!(is_open.load(Ordering::Relaxed), "the thread that drops it waits");
                 });
-                refused.join().unwrap()
+                from.recv().unwrap();
+                // Enough for a thread that does not wait to come through.
+                std::thread::sleep(5 * SLOW);
+                is_open.store(true, Ordering::Relaxed);
+                open(FIRST);
+                refused.join().unwrap();
             });
-            assert!(waited, "the thread that drops it waits");
             let names = ["slipring-loans", "slipring-cuda"];
             assert_eq!(names.map(|name| thread(name).is_some()), [false; 2]);
-            assert!(!drop_both(&tensors[1], second), "another thread waits");
+            // Another thread waits: nobody else opens the gate.
+            drop((closed(&tensors[1], SECOND), second));
+            open(SECOND);
             wait_until("both have their names", || names.iter().all(|name| thread(name).is_some()));
-            drop((other, own, tensors, link));
+            stream.synchronize_deadline(soon()).unwrap();
+            drop((gate, own, tensors, link));
             is_closed(&device);
         },
     );
