@@ -15,6 +15,7 @@ use crate::cuda::mapped;
 use crate::cuda::memory::{Area, HeldMemory, Memory, MemoryHandle, PAGE};
 use crate::cuda::options::{Export, Order, Terms};
 use crate::cuda::parked::Parked;
+use crate::cuda::retired::Retired;
 use crate::cuda::sharing;
 use crate::cuda::space::ALIGNMENT;
 use crate::cuda::stream::Stream;
@@ -310,9 +311,10 @@ impl Store {
         books.take(len).ok_or_else(|| self.exhausted(needed, books.total()))
     }
 
-    /// Frees idle chunks first, and then takes no more than the request needs.
+    /// Frees dropped pools that are back and idle chunks first, and then takes no more than the request needs.
     #[cold]
     fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
+        Retired::of(&self.device).sweep();
         let freed = self.books().drop_chunks(self.order());
         free(freed);
         closer::wait_for_all(PATIENCE);
