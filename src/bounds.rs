@@ -13,7 +13,7 @@ use crate::handshake::{closers, exits};
 use crate::link::{control_socket, share, watcher};
 use crate::patience::TASK_TURN;
 use crate::pool::LoanLimit;
-use crate::reactor::{QUANTUM, SHARE};
+use crate::reactor::{QUANTUM, SHARE, TENSOR};
 use crate::region::{registry, table};
 use crate::shm::LARGE;
 use crate::tensor::TENSORS;
@@ -146,7 +146,11 @@ pub fn bounds() -> Vec<Bound> {
     rows.add(
         "messages of one link in a turn of a reactor",
         "fixed",
-        format!("{SHARE}, or {}", bytes(QUANTUM as u64)),
+        format!(
+            "{SHARE}, or {}; a tensor of a set counts {}",
+            bytes(QUANTUM as u64),
+            bytes(TENSOR as u64)
+        ),
         &["siege endless-messages"],
     );
     rows.add(

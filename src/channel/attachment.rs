@@ -27,8 +27,8 @@ use crate::link::session::Session;
 use crate::pool::FrozenBlock;
 use crate::shm::{Bytes, SegmentMemory};
 
-/// The longest payload of a tensors record, in bytes, however large the ring is: room for 1024 tensors with names. Part
-/// of the wire format.
+/// The longest payload of a tensors record, in bytes, however large the ring is. A longer description lies in an
+/// attachment. Part of the wire format.
 pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// The longest description in bytes that lies in an attachment: room for 32,768 tensors with long names and places. Part of

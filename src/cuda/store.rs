@@ -167,15 +167,10 @@ impl Chunk {
         };
         let (sent, sent_mapping) = (bytes.to_send(), mapping.to_send());
         let loans = GpuLoans::Own { bytes: sent, mapping: sent_mapping, allocation };
-        self.expose(&mapping, to);
-        Ok((GpuShared { index: to.index(), place, bytes, mapping }, loans))
-    }
-
-    /// Notes that a borrower knows the chunk until it returns this ticket.
-    fn expose(&mut self, mapping: &Ticket, to: &GpuBorrower<'_>) {
         if !self.exposed.iter().any(|ticket| ticket.is_for(to)) {
-            self.exposed.push(mapping.clone());
+            self.exposed.push(mapping);
         }
+        Ok((GpuShared { index: to.index(), place, bytes }, loans))
     }
 }
 
@@ -569,11 +564,11 @@ impl Hold {
             Order::Synchronized => GpuOrder::Synchronized,
         };
         let place = chunk.place(&store.device, (offset, len), order);
-        // The ticket comes back after the last use is over, so it stands for any number of ranges.
+        // The ticket comes back after the last use is over, so it stands for any number of ranges. The chunk that was lent
+        // first holds the allocation while the borrower has it open, also of another library's, where each tensor has a chunk.
         let allocation = GpuShare::Allocation(place.memory);
         let is_alike = |shared: &&GpuShared| shared.place.order.is_like(&order);
         if let Some(shared) = to.shared(allocation).filter(is_alike).cloned() {
-            chunk.expose(&shared.mapping, to);
             books.ledger.lend(*number, shared.bytes.clone(), None);
             let index = shared.index;
             to.share(here, GpuShared { place, ..shared });

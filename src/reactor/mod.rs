@@ -50,7 +50,7 @@ mod token_table;
 mod totals;
 mod write_queue;
 
-pub(crate) use active_link::QUANTUM;
+pub(crate) use active_link::{QUANTUM, TENSOR};
 pub use event_loop::EventLoop;
 pub(crate) use event_loop::SHARE;
 pub use handle::Reactor;

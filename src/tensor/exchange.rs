@@ -161,7 +161,8 @@ impl Sender {
     ///
     /// - [`TensorFault::Count`]: more than 255 of them lie in pools, more than the peer has
     ///   [slots](crate::Options::loan_slots) for, or more than 32,768 are in the set. Tensors of one allocation of a GPU
-    ///   count as two, however many they are.
+    ///   count as two, however many they are. Names and shapes that do not fit into the ring or into 1 MiB lie in a pool,
+    ///   and then one tensor less can.
     /// - [`ErrorKind::MessageTooLarge`]: names and shapes take more than 4 MiB.
     /// - Otherwise as [`send`](Self::send).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {

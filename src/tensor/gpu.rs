@@ -314,8 +314,6 @@ pub struct GpuShared {
     pub place: GpuPlace,
     /// It comes back when the bytes of all tensors that share it are unused.
     pub bytes: Ticket,
-    /// It comes back when the allocation is unmapped.
-    pub mapping: Ticket,
 }
 
 /// What the tensors of a record share.

@@ -1,12 +1,14 @@
 //! Sets of tensors.
 
-use std::collections::HashMap;
+mod table;
+
 use std::ops::Index;
 
 use crate::channel::Metadata;
 use crate::error::{Result, TensorFault};
 use crate::region::Registry;
 use crate::tensor::descriptor::MAX_NAME;
+use crate::tensor::set::table::Table;
 use crate::tensor::view::Tensor;
 
 /// Tensors that travel in one message, such as a model's inputs. Each has an index, and a name if the caller
@@ -25,13 +27,14 @@ use crate::tensor::view::Tensor;
 /// ```
 #[derive(Debug, Default)]
 pub struct TensorSet {
+    /// In order, or in the order of the table.
     entries: Vec<(Box<str>, Tensor)>,
-    /// The indexes by name, of a set that is [too long](SCANNED) to be searched.
-    names: HashMap<Box<str>, usize>,
+    /// Of a set that has been [too long](SCANNED) to be searched.
+    table: Option<Box<Table>>,
     metadata: Metadata,
 }
 
-/// The most tensors of a set without a table of names, which takes memory.
+/// The most tensors of a set without a table, which takes memory.
 const SCANNED: usize = 64;
 
 impl TensorSet {
@@ -96,7 +99,8 @@ impl TensorSet {
 
     pub(super) fn try_insert(&mut self, name: &str, tensor: Tensor) -> Result<(), TensorFault> {
         let second = self.entries.len();
-        if let Some(first) = self.position(name) {
+        if let Some(entry) = self.named(name) {
+            let first = self.table.as_ref().and_then(|table| table.place(entry)).unwrap_or(entry);
             return Err(TensorFault::SameName { first, second });
         }
         self.add(name.into(), tensor);
@@ -104,46 +108,46 @@ impl TensorSet {
     }
 
     fn add(&mut self, name: Box<str>, tensor: Tensor) {
+        match &mut self.table {
+            Some(table) => table.push(&name),
+            None if self.entries.len() == SCANNED => {
+                let mut table = Box::<Table>::default();
+                self.entries.iter().for_each(|(name, _)| table.push(name));
+                table.push(&name);
+                self.table = Some(table);
+            }
+            None => {}
+        }
         self.entries.push((name, tensor));
-        match self.entries.len() - 1 {
-            last if last > SCANNED => self.note_name(last),
-            SCANNED => self.note_names(),
-            _ => {}
-        }
     }
 
-    fn note_names(&mut self) {
-        self.names.clear();
-        if self.entries.len() > SCANNED {
-            (0..self.entries.len()).for_each(|at| self.note_name(at));
-        }
-    }
-
-    fn note_name(&mut self, at: usize) {
-        let name = &self.entries[at].0;
-        if !name.is_empty() {
-            self.names.insert(name.clone(), at);
-        }
-    }
-
-    fn position(&self, name: &str) -> Option<usize> {
-        if self.entries.len() > SCANNED {
-            return self.names.get(name).copied();
+    /// Returns the entry of this name.
+    fn named(&self, name: &str) -> Option<usize> {
+        if let Some(table) = &self.table {
+            return table.named(name);
         }
         let is_named = |(other, _): &(Box<str>, Tensor)| !name.is_empty() && **other == *name;
         self.entries.iter().position(is_named)
     }
 
+    /// Returns the entry at this place.
+    fn entry(&self, place: usize) -> Option<&(Box<str>, Tensor)> {
+        let entry = self.table.as_ref().map_or(Some(place), |table| table.at(place))?;
+        self.entries.get(entry)
+    }
+
     /// Returns the bytes of memory that the set takes while it waits, without pools and loans.
     pub(crate) fn private_len(&self) -> usize {
         let entry = size_of::<(Box<str>, Tensor)>();
-        let tensors = self.iter().map(|(name, tensor)| entry + name.len() + tensor.private_len());
-        self.metadata.section().len() + tensors.sum::<usize>()
+        let tensors = self.entries.iter();
+        let tensors = tensors.map(|(name, tensor)| entry + name.len() + tensor.private_len());
+        let table = self.table.as_ref().map_or(0, |table| table.private_len());
+        self.metadata.section().len() + tensors.sum::<usize>() + table
     }
 
     /// Returns the bytes of this process's pool that the set keeps.
     pub(crate) fn pool_len(&self) -> usize {
-        self.iter().map(|(_, tensor)| tensor.pool_len()).sum()
+        self.entries.iter().map(|(_, tensor)| tensor.pool_len()).sum()
     }
 
     /// Returns the number of tensors.
@@ -158,20 +162,20 @@ impl TensorSet {
 
     /// Returns the tensor with this name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.position(name).and_then(|at| self.at(at))
+        self.named(name).and_then(|entry| self.entries.get(entry)).map(|(_, tensor)| tensor)
     }
 
     /// Returns the tensor at this index, counted from 0.
     pub fn at(&self, place: usize) -> Option<&Tensor> {
-        self.entries.get(place).map(|(_, tensor)| tensor)
+        self.entry(place).map(|(_, tensor)| tensor)
     }
 
     /// Removes and returns the tensor with this name. The ones after it move up.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
-        let at = self.position(name)?;
-        let (_, tensor) = self.entries.remove(at);
-        self.note_names();
-        Some(tensor)
+        let entry = self.named(name)?;
+        let Some(table) = &mut self.table else { return Some(self.entries.remove(entry).1) };
+        table.swap_remove(name, &self.entries.last()?.0);
+        Some(self.entries.swap_remove(entry).1)
     }
 
     /// Looks up the regions that a peer has named, as [`Tensor::resolve`] does.
@@ -188,7 +192,11 @@ impl TensorSet {
 
     /// Returns an iterator over names and tensors, in order. A tensor without a name has an empty one.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
-        self.entries.iter().map(|(name, tensor)| (&**name, tensor))
+        (0..self.entries.len()).map(|place| {
+            let entry = self.table.as_ref().and_then(|table| table.at(place)).unwrap_or(place);
+            let (name, tensor) = &self.entries[entry];
+            (&**name, tensor)
+        })
     }
 }
 
@@ -198,7 +206,10 @@ impl IntoIterator for TensorSet {
     type IntoIter = std::vec::IntoIter<Self::Item>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.entries.into_iter()
+        let Some(table) = self.table else { return self.entries.into_iter() };
+        let mut entries: Vec<_> = self.entries.into_iter().map(Some).collect();
+        let ordered = table.into_order().into_iter().filter_map(|entry| entries[entry].take());
+        ordered.collect::<Vec<_>>().into_iter()
     }
 }
 
@@ -251,5 +262,80 @@ mod tests {
             set.insert("0", Tensor::from_slice([1], &[0u32]).unwrap()).unwrap();
             assert_eq!(found(&set, 0), Some(0));
         }
+    }
+
+    fn numbered(count: u32) -> TensorSet {
+        let mut set = TensorSet::new();
+        for number in 0..count {
+            let tensor = Tensor::from_slice([1], &[number]).unwrap();
+            set.insert(&format!("{number}"), tensor).unwrap();
+        }
+        set
+    }
+
+    fn number(tensor: &Tensor) -> u32 {
+        tensor.to_vec::<u32>().unwrap()[0]
+    }
+
+    #[test]
+    fn the_others_keep_their_order_when_tensors_are_removed() {
+        let unnamed = || Tensor::from_slice([1], &[u32::MAX]).unwrap();
+        for count in [4, SCANNED as u32, SCANNED as u32 + 1, 3 * SCANNED as u32] {
+            let mut set = numbered(count);
+            set.push(unnamed());
+            let mut left: Vec<u32> = (0..count).chain([u32::MAX]).collect();
+            for step in 0..count {
+                // From the start, the end and the middle, until one is left.
+                let named = left.len() - 1;
+                let place = [0, named - 1, named / 2][step as usize % 3];
+                let name = left.remove(place).to_string();
+                assert_eq!(number(&set.remove(&name).unwrap()).to_string(), name);
+                assert!(set.remove(&name).is_none() && set.get(&name).is_none());
+                assert!(set.iter().map(|(_, tensor)| number(tensor)).eq(left.iter().copied()));
+                for (at, expected) in left.iter().enumerate() {
+                    assert_eq!(set.at(at).map(number), Some(*expected));
+                    let named = set.get(&expected.to_string()).map(number);
+                    assert_eq!(named, (*expected != u32::MAX).then_some(*expected));
+                }
+                assert_eq!((set.len(), set.iter().len()), (left.len(), left.len()));
+                assert!(set.at(left.len()).is_none());
+            }
+            set.insert("last", unnamed()).unwrap();
+            let again = set.try_insert("last", unnamed());
+            assert_eq!(again, Err(TensorFault::SameName { first: 1, second: 2 }));
+            let names: Vec<_> = set.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names, ["".into(), "last".into()] as [Box<str>; 2], "{count}");
+        }
+    }
+
+    #[test]
+    fn a_set_that_tensors_were_removed_from_is_taken_apart_in_order() {
+        let mut set = numbered(3 * SCANNED as u32);
+        set.remove("1").unwrap();
+        let numbers: Vec<u32> = set.into_iter().map(|(_, tensor)| number(&tensor)).collect();
+        assert!(numbers.into_iter().eq([0].into_iter().chain(2..3 * SCANNED as u32)));
+    }
+
+    /// It takes minutes if a removal makes the table again.
+    #[test]
+    fn half_of_the_largest_set_is_removed() {
+        let mut set = numbered(1 << 15);
+        for number in (0..1 << 15).step_by(2) {
+            set.remove(&number.to_string()).unwrap();
+        }
+        assert!(set.iter().map(|(_, tensor)| number(tensor)).eq((1..1 << 15).step_by(2)));
+    }
+
+    #[test]
+    fn the_names_of_a_long_set_count_twice() {
+        let taken = |length: usize| {
+            let mut set = TensorSet::new();
+            for number in 0..=SCANNED {
+                let name = format!("{number:0length$}");
+                set.insert(&name, Tensor::from_slice([1], &[0u32]).unwrap()).unwrap();
+            }
+            set.private_len()
+        };
+        assert_eq!(taken(110) - taken(10), 2 * 100 * (SCANNED + 1));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use slipring::cuda::{Device, Stream};
 use slipring::error::{CudaFault, TensorFault};
-use slipring::{DType, ErrorKind, Result, Tensor};
+use slipring::{DType, ErrorKind, Result, Tensor, TensorSet};
 
 use crate::framework::{Framework, end};
 use crate::support::cuda_driver as driver;
@@ -14,7 +14,7 @@ use crate::support::fake_cuda::{FakeCuda, Kind};
 use crate::support::gpus::{
     alone, calls, cuda_fault, device, exchange, hear, hear_out, is_closed, numbers, recv,
 };
-use crate::support::wait_until;
+use crate::support::{soon, wait_until};
 
 const MIB: usize = 1 << 20;
 
@@ -94,6 +94,61 @@ fn memory_of_another_library_is_read_elsewhere_and_its_owner_let_go_of() {
             assert_eq!(calls(&trace, once), 1);
         }
     }
+}
+
+#[test]
+fn a_set_of_one_allocation_keeps_one_owner_while_a_peer_has_it_open() {
+    const TEST: &str = "a_set_of_one_allocation_keeps_one_owner_while_a_peer_has_it_open";
+    exchange(
+        TEST,
+        &FakeCuda::new().of_kind(Kind::Handles),
+        |mut link| {
+            driver::begin(0);
+            let device = device();
+            let stream = device.stream().unwrap();
+            let memory = Framework::of_kind(Kind::told(), 4 * MIB);
+            let owners: Vec<Arc<()>> = (0..5).map(|_| Arc::new(())).collect();
+            let mut set = TensorSet::new();
+            for (at, owner) in (0u32..).zip(&owners) {
+                let offset = 65536 * u64::from(at);
+                memory.write(offset, &numbers(at, 1000));
+                let start = memory.start + offset;
+                set.push(adopt((&device, &stream), start, 1000, owner.clone()).unwrap());
+            }
+            link.sender().send_tensors_deadline(&set, soon()).unwrap();
+            drop(set);
+            let kept = || -> Vec<bool> {
+                device.trim().unwrap();
+                owners.iter().map(|owner| Arc::strong_count(owner) == 2).collect()
+            };
+            hear(&mut link);
+            assert_eq!(kept(), [true; 5], "all are lent");
+            link.send(b"go on").unwrap();
+            hear(&mut link);
+            wait_until("one is kept", || kept() == [true, false, false, false, false]);
+            link.send(b"close").unwrap();
+            hear_out(&mut link);
+            wait_until("none is kept", || kept() == [false; 5]);
+            is_closed(&device);
+            memory.free();
+            end();
+        },
+        |mut link| {
+            let device = device();
+            let stream = device.stream().unwrap();
+            let set = link.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
+            for (at, (_, tensor)) in (0u32..).zip(&set) {
+                let copy = device.to_host(tensor, &stream).unwrap();
+                assert_eq!(copy.as_slice::<u32>().unwrap(), numbers(at, 1000));
+            }
+            link.send(b"read").unwrap();
+            hear(&mut link);
+            drop(set);
+            link.send(b"dropped").unwrap();
+            hear(&mut link);
+            link.close().unwrap();
+        },
+    );
 }
 
 #[test]

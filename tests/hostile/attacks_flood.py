@@ -287,7 +287,7 @@ def stale_loans(stage):
 
 @attack
 def tensors_endless(stage):
-    """The largest description, of nothing: 32,768 tensors in a record, again and again, and one more."""
+    """As many tensors as a record can have, with no elements: 32,768, again and again, and one more."""
     link, deadline = stage.link(ring=1 << 20), time.monotonic() + stage.seconds(0.3, 10)
     entry = lambda number: struct.pack("<BBBBI", 2, 0, 2, 5, 1) + b"x" + b"%05d" % number
     whole = b"".join(entry(number) for number in range(1 << 15))

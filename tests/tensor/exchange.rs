@@ -265,6 +265,31 @@ fn a_set_is_full_at_some_point_and_says_so() {
 }
 
 #[test]
+fn a_description_in_the_pool_counts_as_no_tensor() {
+    let options = |slots| Options::new().ring_capacity(1 << 15).loan_slots(slots);
+    for (slots, fits) in [(1024, 254), (8, 7)] {
+        let context = Context::with_options(options(slots)).unwrap();
+        let (mut near, mut far) = pair_of(&context, &context);
+        let mut set = TensorSet::new();
+        for at in 0..fits {
+            let tensor = context.alloc::<u8>([8]).unwrap().share().unwrap();
+            set.insert(&format!("{at:0200}"), tensor).unwrap();
+        }
+        for at in 0..300 {
+            let inline = Tensor::from_slice([1], &[1u8]).unwrap();
+            set.insert(&format!("{at:0201}"), inline).unwrap();
+        }
+        near.sender().send_tensors(&set).unwrap();
+        let came = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
+        assert_eq!(came.len(), fits + 300);
+        drop(came);
+        set.push(context.alloc::<u8>([8]).unwrap().share().unwrap());
+        let fault = TensorFault::Count { count: fits + 1, expected: fits };
+        assert_eq!(kind(near.sender().send_tensors(&set)), ErrorKind::Tensor(fault));
+    }
+}
+
+#[test]
 fn a_set_of_20000_tensors_arrives_whose_description_no_ring_has_room_for() {
     // Room for the one that is set aside.
     let context = Context::with_options(Options::new().backlog_limit(64 << 20)).unwrap();

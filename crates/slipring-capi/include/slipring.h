@@ -1265,8 +1265,8 @@ slipring_status slipring_send_tensor(slipring_connection *connection,
 // Sends a set of tensors in one message, as slipring_send_tensor() does. With SLIPRING_OK the set and its tensors are gone. With
 // any other status they stay yours.
 //
-// SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_INVALID_TENSOR: more than 1024 tensors, or more than 255 in pools.
-// SLIPRING_TOO_LARGE: names and shapes do not fit into the ring. Otherwise as slipring_send_tensor().
+// SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_INVALID_TENSOR: more than 32,768 tensors, or more than 255 in pools.
+// SLIPRING_TOO_LARGE: names and shapes take more than 16 MiB. Otherwise as slipring_send_tensor().
 slipring_status slipring_send_tensors(slipring_connection *connection,
                                       slipring_tensors *tensors,
                                       int64_t timeout);

@@ -43,8 +43,8 @@ pub unsafe extern "C" fn slipring_send_tensor(
 /// Sends a set of tensors in one message, as slipring_send_tensor() does. With SLIPRING_OK the set and its tensors are gone. With
 /// any other status they stay yours.
 ///
-/// SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_INVALID_TENSOR: more than 1024 tensors, or more than 255 in pools.
-/// SLIPRING_TOO_LARGE: names and shapes do not fit into the ring. Otherwise as slipring_send_tensor().
+/// SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_INVALID_TENSOR: more than 32,768 tensors, or more than 255 in pools.
+/// SLIPRING_TOO_LARGE: names and shapes take more than 16 MiB. Otherwise as slipring_send_tensor().
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.

@@ -76,8 +76,8 @@ fn meet_uuid(uuid: GpuUuid) -> Result<Met, Error> {
 }
 
 /// Lets go of the tensors of other libraries on GPUs that were sent and that no process uses any more, and closes memory of
-/// peers that nobody uses. Returns how many are still in use. That happens anyway when the next tensor on a GPU is sent or
-/// received.
+/// peers that nobody uses. Returns how many are still in use. A later send or receive of a tensor on that GPU does so, too,
+/// after as many of them as such tensors were left.
 ///
 /// Raises `GpuError`, `Forked`.
 #[pyfunction]

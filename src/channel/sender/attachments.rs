@@ -247,7 +247,10 @@ impl Sender {
         let len = envelope.len() + attachments * pooled::LEN + description;
         let max = self.longest_tensors();
         if attachments > ATTACHMENTS {
-            let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
+            // The description is no tensor.
+            let own = usize::from(envelope.is_long);
+            let fault =
+                TensorFault::Count { count: attachments - own, expected: ATTACHMENTS - own };
             return Err(fault.into());
         }
         if len as u64 > max {
@@ -379,7 +382,9 @@ impl Sender {
                 let slots =
                     link.terms().peer.loan_slots.min(env.pool().loan_limit().blocks) as usize;
                 if loans > slots {
-                    let fault = TensorFault::Count { count: loans, expected: slots };
+                    let own = usize::from(header.is_pooled());
+                    let expected = slots.saturating_sub(own);
+                    let fault = TensorFault::Count { count: loans - own, expected };
                     return Err(Error::from(fault).into());
                 }
                 env.pool().fits(needed(attachments)).map_err(Error::from)?;
