@@ -145,18 +145,59 @@ impl Device {
         self.inner.total
     }
 
-    /// Returns whether its kernels can read another GPU's memory.
+    /// Returns whether its work can use memory of another GPU, or of itself. The answer may differ in the other direction.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use slipring::cuda::Device;
+    ///
+    /// # fn read(link: &mut slipring::Connection) -> slipring::Result<()> {
+    /// let device = Device::new(1)?;
+    /// if let Some(tensor) = link.recv_tensor()?
+    ///     && let Some(home) = tensor.gpu().map(Device::of_uuid).transpose()?.flatten()
+    ///     && device.can_access(&home)?
+    /// {
+    ///     let view = device.open(&tensor, &device.stream()?)?; // kernels of GPU 1 read it where it lies
+    /// #   drop(view);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// [`CudaFault::Driver`]: the driver does not say.
     pub fn can_access(&self, other: &Device) -> Result<bool> {
+        Ok(self.is(other) || self.reaches(other.inner.raw)?)
+    }
+
+    fn reaches(&self, peer: CUdevice) -> Result<bool> {
         let DeviceCore { driver, raw, .. } = &*self.inner;
         let mut can = 0;
         // SAFETY: `can` has room for an int, and both devices are the driver's.
-        let code = unsafe { (driver.calls.cuDeviceCanAccessPeer)(&mut can, *raw, other.inner.raw) };
+        let code = unsafe { (driver.calls.cuDeviceCanAccessPeer)(&mut can, *raw, peer) };
         driver.check("cuDeviceCanAccessPeer", code)?;
         Ok(can != 0)
+    }
+
+    /// Returns the GPU of this UUID, whose memory the work of this one is to use.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::HiddenDevice`], [`CudaFault::NoPeerAccess`]; as [`new`](Self::new).
+    pub(super) fn peer(&self, uuid: GpuUuid) -> Result<Self> {
+        if uuid == self.uuid() {
+            return Ok(self.clone());
+        }
+        let driver = self.inner.driver;
+        let hidden = CudaFault::HiddenDevice { is: uuid };
+        let ordinal = ordinal_of(driver, uuid)?.ok_or(hidden)?;
+        // The other GPU gets no context in vain.
+        if !self.reaches(raw(driver, ordinal)?)? {
+            return Err(CudaFault::NoPeerAccess { is: uuid, asked: self.uuid() }.into());
+        }
+        Self::new(ordinal)
     }
 
     /// Returns whether its memory can be exported as file descriptors. A driver that does not know the question exports none.

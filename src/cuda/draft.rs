@@ -106,14 +106,14 @@ impl<T: Element> Draft<T> {
         self.held().area().fill(byte, &self.stream)
     }
 
-    /// Queues a copy of another tensor of this GPU on the stream, such as one that a peer has lent.
+    /// Queues a copy of another tensor on the stream, such as one that a peer has lent. It may lie on another GPU.
     ///
     /// # Errors
     ///
     /// - [`TensorFault::Len`], [`TensorFault::DataType`]: the tensor has another length or data type.
     /// - [`CudaFault::TwoStreams`](crate::error::CudaFault::TwoStreams): the view has another stream than this
     ///   draft.
-    /// - [`CudaFault::OtherStream`](crate::error::CudaFault::OtherStream): the view is on another GPU.
+    /// - [`CudaFault::OtherStream`](crate::error::CudaFault::OtherStream): the view is for another GPU.
     pub fn copy_from(&mut self, view: &GpuView) -> Result<()> {
         view.stream().check_device(self.stream.device())?;
         if !view.stream().is(&self.stream) {

@@ -115,11 +115,15 @@ impl Event {
         driver.check("cuEventRecord", code)
     }
 
-    /// Makes later work of `stream` wait for the event.
+    /// Returns whether it is of this GPU, whose streams alone record it.
+    pub(super) fn is_of(&self, device: &Device) -> bool {
+        self.device.is(device)
+    }
+
+    /// Makes later work of `stream`, which may be of another GPU, wait for the event.
     pub(super) fn hold_back(&self, stream: &Stream) -> Result<()> {
-        stream.check_device(&self.device)?;
-        let (driver, _entered) = (self.device.driver(), self.device.enter()?);
-        // SAFETY: both live, in the context that is current.
+        let (driver, _entered) = (self.device.driver(), stream.device().enter()?);
+        // SAFETY: both live, the stream in the context that is current. The event may be of another one (cuStreamWaitEvent).
         let code = unsafe { (driver.calls.cuStreamWaitEvent)(stream.raw(), self.raw, 0) };
         driver.check("cuStreamWaitEvent", code)
     }

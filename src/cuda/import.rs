@@ -32,7 +32,7 @@ struct Opened {
     /// An event of this process, recorded after the uses of the memory. This process never waits for the
     /// peer's events or streams.
     used: Mutex<Option<Event>>,
-    /// Unused events of this process.
+    /// Unused events of this process, of the GPUs whose streams have used the memory.
     spare: Mutex<Vec<Event>>,
     events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
     memory: HeldMemory,
@@ -101,8 +101,11 @@ impl Import {
 
     /// Returns an event of this process that is recorded after the work that `stream` has got so far.
     pub(super) fn recorded(&self, stream: &Stream) -> Result<Event> {
-        let spare = self.spare().pop();
-        let event = spare.map_or_else(|| Event::private(stream.device()), Ok)?;
+        let mut spare = self.spare();
+        let known = spare.iter().rposition(|event| event.is_of(stream.device()));
+        let known = known.map(|at| spare.swap_remove(at));
+        drop(spare);
+        let event = known.map_or_else(|| Event::private(stream.device()), Ok)?;
         match event.record(stream) {
             Ok(()) => Ok(event),
             Err(error) => {
@@ -142,8 +145,8 @@ impl Parked for Opened {
         used.as_ref().is_none_or(Event::is_over)
     }
 
-    fn device(&self) -> Option<&Device> {
-        Some(self.memory.device())
+    fn devices(&self) -> Vec<Device> {
+        self.memory.devices()
     }
 }
 

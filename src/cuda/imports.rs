@@ -115,7 +115,7 @@ enum Key {
 }
 
 impl Imports {
-    /// Returns the allocation that a tensor lies in.
+    /// Returns the allocation that a tensor lies in, which the work of `device` can use.
     pub(super) fn memory(&self, device: &Device, loan: &Arc<GpuLoan>) -> Result<Arc<Import>> {
         // Dropping this loan tells the owner that this tensor opened nothing. Another loan stands for the open
         // allocation.
@@ -130,7 +130,9 @@ impl Imports {
         };
         if let Some(known) = open.get_mut(&key) {
             known.last = *now;
-            known.import.memory().holds(place.allocation)?;
+            let memory = known.import.memory();
+            memory.holds(place.allocation)?;
+            memory.reach_from(device)?;
             return Ok(known.import.clone());
         }
         let opened = match open_memory(device, loan) {
@@ -172,11 +174,15 @@ impl Imports {
     }
 }
 
-/// Opens or maps the allocation that a tensor lies in.
+/// Opens or maps the allocation that a tensor lies in. One that is mapped may lie on another GPU.
 fn open_memory(device: &Device, loan: &GpuLoan) -> Result<HeldMemory> {
     match (loan.place.memory, loan.passed()) {
         (GpuHandle::Ipc(handle), _) => Memory::open(device, handle).map(HeldMemory::Handle),
-        (_, Some(passed)) => Memory::import(device, passed).map(HeldMemory::Mapping),
+        (_, Some(passed)) => {
+            let memory = Memory::import(&device.peer(loan.place.device)?, passed)?;
+            memory.reach_from(device)?;
+            Ok(HeldMemory::Mapping(memory))
+        }
         // A loan without the allocation that its place names does not come about.
         (_, None) => Err(CudaFault::NotAllocation.into()),
     }

@@ -12,6 +12,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
@@ -179,12 +180,14 @@ impl Drop for Handle {
     }
 }
 
-/// An allocation that is mapped in this process, for its own GPU to read and write.
+/// An allocation that is mapped in this process, for its own GPU to read and write, and for those others that are to.
 pub(super) struct Mapped {
     device: Device,
     start: CUdeviceptr,
     len: u64,
     is_mapped: bool,
+    /// Those others. They keep their access until it is unmapped.
+    others: Mutex<Vec<Device>>,
 }
 
 impl Mapped {
@@ -193,7 +196,7 @@ impl Mapped {
         let _entered = device.enter()?;
         let handle = Handle::new(device, len)?;
         let mapped = Self::map(&handle, len)?;
-        mapped.give_access()?;
+        mapped.give_access(device)?;
         Ok((mapped, handle.export()?))
     }
 
@@ -219,7 +222,7 @@ impl Mapped {
         if !lies_on(device, mapped.start)? {
             return Err(CudaFault::WrongDevice { said: passed.device() }.into());
         }
-        mapped.give_access()?;
+        mapped.give_access(device)?;
         Ok(mapped)
     }
 
@@ -230,7 +233,8 @@ impl Mapped {
         let code = unsafe { (driver.calls.cuMemAddressReserve)(&mut start, size, 0, 0, 0) };
         driver.check("cuMemAddressReserve", code)?;
         // From here on dropping it gives the addresses back.
-        let mut mapped = Self { device: handle.device.clone(), start, len, is_mapped: false };
+        let (device, others) = (handle.device.clone(), Mutex::default());
+        let mut mapped = Self { device, start, len, is_mapped: false, others };
         // SAFETY: the addresses are reserved for this alone, and the handle lives.
         let code = unsafe { (driver.calls.cuMemMap)(start, size, 0, handle.raw, 0) };
         driver.check(MAP, code)?;
@@ -238,9 +242,44 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Lets the GPU of the device read and write it.
-    fn give_access(&self) -> Result<()> {
-        let Self { device, start, len, .. } = self;
+    /// Lets another GPU read and write it, unless it may.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    pub(super) fn reach_from(&self, device: &Device) -> Result<()> {
+        if device.is(&self.device) {
+            return Ok(());
+        }
+        // The lock lasts until the access is given, so it is given once.
+        let mut others = self.others();
+        if others.iter().any(|other| other.is(device)) {
+            return Ok(());
+        }
+        if !device.can_access(&self.device)? {
+            let (is, asked) = (self.device.uuid(), device.uuid());
+            return Err(CudaFault::NoPeerAccess { is, asked }.into());
+        }
+        let _entered = self.device.enter()?;
+        self.give_access(device)?;
+        others.push(device.clone());
+        Ok(())
+    }
+
+    /// Returns the GPUs that may read and write it.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        let mut devices = self.others().clone();
+        devices.push(self.device.clone());
+        devices
+    }
+
+    fn others(&self) -> MutexGuard<'_, Vec<Device>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a GPU read and write it. The driver leaves the access of others as it is.
+    fn give_access(&self, device: &Device) -> Result<()> {
+        let Self { start, len, .. } = self;
         let access = Access { location: Location::of(device), flags: READ_WRITE };
         let asked = (&raw const access).cast::<CUmemAccessDesc>();
         let driver = device.driver();

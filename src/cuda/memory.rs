@@ -54,7 +54,7 @@ enum Origin {
     Adopted,
     /// Its drop does.
     Mapped {
-        _mapped: Mapped,
+        mapped: Mapped,
     },
 }
 
@@ -154,7 +154,7 @@ impl Memory {
 
     fn of(device: &Device, mapped: Mapped, len: u64) -> Self {
         let (device, start) = (device.clone(), mapped.start());
-        Self { device, start, len, origin: Origin::Mapped { _mapped: mapped } }
+        Self { device, start, len, origin: Origin::Mapped { mapped } }
     }
 
     /// Opens another process's allocation, unless it is open. In the process that loaded the driver.
@@ -208,9 +208,27 @@ impl Memory {
         if claimed > len { Err(CudaFault::Allocation { len, claimed }.into()) } else { Ok(()) }
     }
 
-    /// Returns its GPU.
-    pub(super) fn device(&self) -> &Device {
-        &self.device
+    /// Lets another GPU use it. In the process that loaded the driver.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::OneDevice`]: it is no mapping of this process's. [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    pub(super) fn reach_from(&self, device: &Device) -> Result<()> {
+        match &self.origin {
+            _ if device.is(&self.device) => Ok(()),
+            Origin::Mapped { mapped } => mapped.reach_from(device),
+            Origin::Allocated | Origin::Opened | Origin::Adopted => {
+                Err(CudaFault::OneDevice { is: self.device.uuid(), asked: device.uuid() }.into())
+            }
+        }
+    }
+
+    /// Returns the GPUs that may use it.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        match &self.origin {
+            Origin::Mapped { mapped } => mapped.devices(),
+            Origin::Allocated | Origin::Opened | Origin::Adopted => vec![self.device.clone()],
+        }
     }
 
     /// Returns its address on the GPU.

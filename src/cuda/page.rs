@@ -69,8 +69,8 @@ impl Parked for Page {
         true
     }
 
-    fn device(&self) -> Option<&Device> {
-        Some(&self.device)
+    fn devices(&self) -> Vec<Device> {
+        vec![self.device.clone()]
     }
 }
 

@@ -16,8 +16,8 @@ pub(super) trait Parked: Send {
     /// Returns whether nothing uses it any more, so that it can be dropped.
     fn is_over(&self) -> bool;
 
-    /// Returns the GPU for which its drop may wait. `None`: it waits for none.
-    fn device(&self) -> Option<&Device> {
-        None
+    /// Returns the GPUs for which its drop may wait.
+    fn devices(&self) -> Vec<Device> {
+        Vec::new()
     }
 }

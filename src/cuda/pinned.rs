@@ -193,8 +193,8 @@ impl Parked for PinnedSegment {
         true
     }
 
-    fn device(&self) -> Option<&Device> {
-        Some(&self.device)
+    fn devices(&self) -> Vec<Device> {
+        vec![self.device.clone()]
     }
 }
 

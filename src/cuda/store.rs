@@ -180,8 +180,8 @@ impl Parked for Chunk {
         true
     }
 
-    fn device(&self) -> Option<&Device> {
-        Some(self.memory.device())
+    fn devices(&self) -> Vec<Device> {
+        self.memory.devices()
     }
 }
 
@@ -506,14 +506,40 @@ impl Hold {
         Ok(())
     }
 
-    /// Makes later work of `stream` wait until the range can be read.
+    /// Lets a GPU read the range.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::OneDevice`], [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    pub(super) fn reach_from(&self, device: &Device) -> Result<()> {
+        if self.is_on(device) {
+            return Ok(());
+        }
+        let store = &*self.store;
+        if store.order() == Order::Events {
+            // As for a peer's tensors.
+            let (is, asked) = (store.device.uuid(), device.uuid());
+            return Err(CudaFault::OneDevice { is, asked }.into());
+        }
+        device.driver().check_fork()?;
+        let books = store.books();
+        let chunk = books.chunks[self.range.chunk].as_ref().ok_or(CudaFault::OnHost)?;
+        chunk.memory.reach_from(device)
+    }
+
+    /// Returns whether a GPU is that of the range.
+    pub(super) fn is_on(&self, device: &Device) -> bool {
+        self.store.device.is(device)
+    }
+
+    /// Makes later work of `stream`, which may be of another GPU, wait until the range can be read.
     pub(super) fn hold_back(&self, stream: &Stream) -> Result<()> {
         self.store.device.driver().check_fork()?;
         let books = self.store.books();
         books.ledger.ready(self.number).map_or(Ok(()), |event| event.hold_back(stream))
     }
 
-    /// Records a use by `stream`, after which nothing in this process uses the range.
+    /// Records a use by `stream`, of the GPU of the range, after which nothing in this process uses the range.
     pub(super) fn end_behind(&self, stream: &Stream) {
         if !is_ours() {
             return;

@@ -20,7 +20,9 @@ use crate::cuda::store::OwnedTensor;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result, TensorFault};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
-use crate::tensor::{DType, GpuLoan, GpuMemory, GpuOrder, OnGpu, Shape, Tensor, dlpack};
+use crate::tensor::{
+    DType, GpuHandle, GpuLoan, GpuMemory, GpuOrder, GpuPlace, OnGpu, Shape, Tensor, dlpack,
+};
 
 /// A tensor on a GPU that one stream reads: row-major, contiguous. Its memory is not reused while the view
 /// lives, nor before the work that the stream has got by then is done.
@@ -62,15 +64,22 @@ struct LentUse {
 type Uses = HashMap<(usize, Option<(u64, u64)>), Arc<LentUse>>;
 
 impl Device {
-    /// Opens a tensor of this GPU for `stream` to read. The stream waits, on the GPU, until the tensor's
+    /// Opens a tensor for `stream`, which is of this GPU, to read. The stream waits, on the GPU, until the tensor's
     /// writer is done. The call waits at most 20 ms for memory of the GPU that is being freed,
     /// [`open_all`](Self::open_all) for each free that begins meanwhile. The first tensor of a chunk of a peer's pool opens the
     /// chunk, which takes about 100 µs.
     ///
+    /// The tensor may lie on another GPU that this process sees, whose memory this one [can use](Self::can_access), if it is in
+    /// memory of a pool with [`Export::FileDescriptor`](crate::cuda::Export::FileDescriptor), and its order is
+    /// [`Order::Words`](crate::cuda::Order::Words) or [`Order::Synchronized`](crate::cuda::Order::Synchronized). The work of the
+    /// stream then reads it there.
+    ///
     /// # Errors
     ///
-    /// - [`CudaFault::OnHost`]: the tensor does not lie on a GPU. [`CudaFault::OtherDevice`]: it lies on
-    ///   another GPU. [`CudaFault::HiddenDevice`]: it lies on one that this process does not see.
+    /// - [`CudaFault::OnHost`]: the tensor does not lie on a GPU. [`CudaFault::HiddenDevice`]: it lies on one that this process
+    ///   does not see.
+    /// - [`CudaFault::NoPeerAccess`]: it lies on another GPU, whose memory this one cannot use. [`CudaFault::OneDevice`]: it lies
+    ///   on another GPU, in memory or with an order for one GPU.
     /// - [`ErrorKind::PeerDied`]: the lender's process has ended, and the memory is gone.
     /// - [`CudaFault::Driver`]: the peer's handle is none. [`CudaFault::Allocation`]: its allocation is
     ///   shorter than it claims.
@@ -86,7 +95,7 @@ impl Device {
         views.pop().ok_or(CudaFault::OnHost.into())
     }
 
-    /// Opens tensors of this GPU as [`open`](Self::open) does, in their order. Tensors of one message that share an allocation
+    /// Opens tensors as [`open`](Self::open) does, in their order. Tensors of one message that share an allocation
     /// and its order are opened together: the driver is called as often as for one of them. Their memory goes back when the
     /// last of their views is dropped.
     ///
@@ -121,18 +130,10 @@ impl Device {
     }
 
     fn open_one(&self, tensor: &Tensor, stream: &Stream, uses: &mut Uses) -> Result<GpuView> {
-        let Some((uuid, place)) = tensor.gpu().zip(tensor.on()) else {
-            return Err(CudaFault::OnHost.into());
-        };
-        if uuid != self.uuid() {
-            let (is, asked) = (uuid, self.uuid());
-            let is_seen = Self::sees(uuid)?;
-            let other = CudaFault::OtherDevice { is, asked };
-            return Err(if is_seen { other } else { CudaFault::HiddenDevice { is } }.into());
-        }
-        let (area, source) = match place {
+        let (area, source) = match tensor.on().ok_or(CudaFault::OnHost)? {
             OnGpu::Own(memory) => {
                 let shared = owned(memory)?;
+                shared.hold().reach_from(self)?;
                 shared.hold().hold_back(stream)?;
                 (shared.area(), Source::Own(shared))
             }
@@ -163,6 +164,7 @@ impl Device {
 
     /// Opens the memory of a loan, and lets the stream wait for its writer.
     fn use_loan(&self, loan: &Arc<GpuLoan>, stream: &Stream) -> Result<LentUse> {
+        self.check_handles(&loan.place)?;
         if loan.lender_ended() {
             return Err(ErrorKind::PeerDied.into());
         }
@@ -186,6 +188,19 @@ impl Device {
             GpuOrder::Synchronized => (None, None),
         };
         Ok(LentUse { done, word, import, loan: loan.clone(), stream: stream.clone() })
+    }
+
+    /// Checks that a place on another GPU names no handle, which one GPU opens. An event that is recorded on one GPU cannot
+    /// be recorded on another, so the owner would not hear of the last use.
+    fn check_handles(&self, place: &GpuPlace) -> Result<()> {
+        let (is, asked) = (place.device, self.uuid());
+        let has_handles = matches!(place.memory, GpuHandle::Ipc(_))
+            || matches!(place.order, GpuOrder::Events { .. });
+        if is == asked || !has_handles {
+            return Ok(());
+        }
+        let one = CudaFault::OneDevice { is, asked };
+        Err(if Self::sees(is)? { one } else { CudaFault::HiddenDevice { is } }.into())
     }
 
     /// Returns a part of a tensor of this process on this GPU: `offset` bytes behind its start. All parts of a tensor are one
@@ -237,7 +252,7 @@ impl Device {
         }
     }
 
-    /// Returns a private copy of a tensor of this GPU. It waits until the copy is made.
+    /// Returns a private copy of a tensor. It waits until the copy is made.
     ///
     /// # Errors
     ///
@@ -320,7 +335,7 @@ impl GpuView {
         &self.stream
     }
 
-    /// Returns its address on the GPU (`CUdeviceptr`), for kernels on [`stream`](Self::stream).
+    /// Returns its address (`CUdeviceptr`), for kernels on [`stream`](Self::stream).
     pub fn device_ptr(&self) -> u64 {
         self.area.start
     }
@@ -470,7 +485,13 @@ impl Drop for GpuView {
             return;
         }
         match &self.source {
-            Source::Own(shared) => shared.hold().end_behind(&self.stream),
+            Source::Own(shared) if shared.hold().is_on(self.stream.device()) => {
+                shared.hold().end_behind(&self.stream);
+            }
+            Source::Own(shared) => {
+                let keep = || std::mem::forget(shared.clone());
+                end_use(&self.stream, || returning::end_behind(shared, &self.stream), keep);
+            }
             Source::Region(import) => {
                 let keep = || std::mem::forget(import.clone());
                 end_use(&self.stream, || import.used_by(&self.stream), keep);
@@ -517,17 +538,17 @@ impl Drop for LentUse {
     }
 }
 
-/// Ends a use of a peer's memory by `end`, or leaks it by `keep`: the stream's work may run forever, and nobody gets the memory
+/// Ends a use of memory that other GPUs or peers have by `end`, or leaks it by `keep`: the stream's work may run forever, and nobody gets the memory
 /// back or closes it then.
 fn end_use(stream: &Stream, end: impl FnOnce() -> Result<()>, keep: impl FnOnce()) {
     let _entered = stream.device().enter();
     if stream.is_capturing() {
         // A recorded event would become part of the graph and tell nothing of earlier work.
-        tracing::warn!("a use of a peer's memory ends while its stream is captured: it is kept");
+        tracing::warn!("a use of a GPU's memory ends while its stream is captured: it is kept");
         return keep();
     }
     if let Err(error) = end() {
-        stream.device().tell(&error, "a use of a peer's memory is waited for");
+        stream.device().tell(&error, "a use of a GPU's memory is waited for");
         if !stream.wait_to_end() {
             keep();
         }

@@ -56,6 +56,29 @@ pub enum CudaFault {
         /// The UUID of the GPU that the caller named.
         asked: GpuUuid,
     },
+    /// The tensor lies on another GPU than the one that is to read it, and its memory or its order travels by handles, which
+    /// are for one GPU, or another library has mapped it.
+    #[error(
+        "the tensor lies on {is}, and {asked} cannot use it: that takes memory of a Pool with \
+         Export::FileDescriptor, and Order::Words or Order::Synchronized"
+    )]
+    OneDevice {
+        /// The UUID of the tensor's GPU.
+        is: GpuUuid,
+        /// The UUID of the GPU that was to read it.
+        asked: GpuUuid,
+    },
+    /// The GPU that is to read the tensor cannot use memory of the tensor's GPU: the driver allows none, or the topology has no
+    /// way between them.
+    #[error(
+        "the tensor lies on {is}, whose memory {asked} cannot use (cuDeviceCanAccessPeer): open it on {is}, and copy it"
+    )]
+    NoPeerAccess {
+        /// The UUID of the tensor's GPU.
+        is: GpuUuid,
+        /// The UUID of the GPU that was to read it.
+        asked: GpuUuid,
+    },
     /// The tensor lies on a GPU that this process does not see: its container has other ones, or
     /// `CUDA_VISIBLE_DEVICES` hides it.
     #[error(

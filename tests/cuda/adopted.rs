@@ -262,3 +262,22 @@ fn memory_that_cannot_be_exported_is_refused_with_the_reason() {
     });
     cuda.was_used_well();
 }
+
+#[test]
+fn memory_that_another_library_has_mapped_is_for_one_gpu_here() {
+    const TEST: &str = "memory_that_another_library_has_mapped_is_for_one_gpu_here";
+    let cuda = FakeCuda::new().devices(2);
+    alone(TEST, &cuda, || {
+        driver::begin(0);
+        let memory = Framework::map(&[2 * MIB], true);
+        let [home, other] = [0, 1].map(|at| Device::new(at).unwrap());
+        let tensor = adopt((&home, &home.stream().unwrap()), memory.start, 16, ()).unwrap();
+        let one = CudaFault::OneDevice { is: home.uuid(), asked: other.uuid() };
+        assert_eq!(cuda_fault(other.open(&tensor, &other.stream().unwrap())), one);
+        drop(tensor);
+        is_closed(&home);
+        memory.free();
+        end();
+    });
+    cuda.was_used_well();
+}

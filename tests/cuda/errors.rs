@@ -129,7 +129,7 @@ fn devices_are_told_apart() {
         assert_eq!(first.uuid().to_string(), "GPU-01234567-89ab-cdef-0123-456789abcd00");
         assert_eq!((second.ordinal(), second.uuid().0[15]), (1, 1));
         assert!(first.total_memory() > 0 && !first.name().is_empty());
-        assert!(first.can_access(&second).is_ok());
+        assert!(first.can_access(&second).unwrap() && first.can_access(&first).unwrap());
         let found = Device::of_uuid(second.uuid()).unwrap().unwrap();
         assert_eq!(found.ordinal(), 1);
         assert!(Device::of_uuid(GpuUuid([9; 16])).unwrap().is_none());
@@ -142,8 +142,11 @@ fn devices_are_told_apart() {
         let mut draft = pool.alloc::<u8>([1], &own).unwrap();
         draft.fill(1).unwrap();
         let tensor = draft.share().unwrap();
-        let other = CudaFault::OtherDevice { is: first.uuid(), asked: second.uuid() };
-        assert_eq!(cuda_fault(second.open(&tensor, &stream)), other);
+        let (is, asked) = (first.uuid(), second.uuid());
+        let one = CudaFault::OneDevice { is, asked };
+        assert_eq!(cuda_fault(second.open(&tensor, &stream)), one);
+        let other = CudaFault::OtherDevice { is, asked };
+        assert_eq!(cuda_fault(second.part(&tensor, 0, DType::Uint8, [1])), other);
         assert_eq!(cuda_fault(first.open(&tensor, &stream)), CudaFault::OtherStream);
         let host = Tensor::from_slice([1], &[1u8]).unwrap();
         assert_eq!(cuda_fault(first.open(&host, &own)), CudaFault::OnHost);

@@ -278,3 +278,40 @@ fn allocations_are_exported_as_descriptors() {
     expected.sort();
     assert_eq!(told, expected);
 }
+
+#[test]
+fn access_is_given_once_to_each_device_that_can_use_the_memory() {
+    const TEST: &str = "access_is_given_once_to_each_device_that_can_use_the_memory";
+    let cuda = || FakeCuda::new().devices(3).without_peers("1-0");
+    let cuda = FakeCuda::alone(TEST, cuda, || {
+        for device in (0..3).rev() {
+            begin(device);
+        }
+        let size = 2 << 20;
+        let prop = AllocationProp::new(0, true);
+        let allocation = given(|allocation| cuMemCreate(allocation, size, &prop, 0));
+        let pointer = given(|pointer| cuMemAddressReserve(pointer, size, 0, 0, 0));
+        assert_eq!(cuMemMap(pointer, size, 0, allocation, 0), 0);
+        assert_eq!(cuMemRelease(allocation), 0);
+        let give = |device| cuMemSetAccess(pointer, size, &Access::read_write(device), 1);
+        assert_eq!([give(0), give(1), give(0), give(3)], [0, INVALID_DEVICE, 0, INVALID_DEVICE]);
+        let can = |device, peer| given(|can| cuDeviceCanAccessPeer(can, device, peer));
+        assert_eq!((can(0, 1), can(1, 0), can(2, 0)), (1, 0, 1));
+        // Each device has an access of its own.
+        begin(2);
+        assert_eq!(cuMemsetD8Async(pointer, 1, LEN, 0), INVALID_VALUE);
+        assert_eq!(give(2), 0);
+        write(pointer, &[5; LEN]);
+        begin(0);
+        assert_eq!(read(pointer, LEN), [5; LEN]);
+        assert_eq!((cuMemUnmap(pointer, size), cuMemAddressFree(pointer, size)), (0, 0));
+    });
+    assert_eq!(
+        cuda.misuses(),
+        [
+            "cuMemSetAccess: device 1 cannot use memory of device 0",
+            "cuMemSetAccess: device 0 has the access already",
+            "cuMemsetD8Async: no access to this mapping was given",
+        ]
+    );
+}

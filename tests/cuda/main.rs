@@ -14,6 +14,7 @@ mod fake_misuse;
 mod forged;
 mod framework;
 mod hangs;
+mod peers;
 mod pinned;
 mod quotas;
 mod sets;

@@ -61,6 +61,17 @@ static void read_uuids(void)
     }
 }
 
+static void read_peers(void)
+{
+    const char *text = getenv("FAKE_CUDA_NO_PEERS");
+    char *rest = text ? strdup(text) : NULL, *all = rest, *one;
+    unsigned device, peer;
+    while (rest && (one = strsep(&rest, ",")))
+        if (sscanf(one, "%u-%u", &device, &peer) == 2 && device < 16 && peer < 16)
+            contexts[device].unreachable |= 1u << peer;
+    free(all);
+}
+
 static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void after_fork(void) { pthread_mutex_unlock(&lock); }
 
@@ -101,6 +112,7 @@ __attribute__((constructor)) static void load(void)
         trace = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     read_failures();
     read_uuids();
+    read_peers();
     me = identity(getpid());
     pthread_atfork(before_fork, after_fork, in_child);
 }
@@ -359,7 +371,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
     if (code == SUCCESS && !can)
         code = INVALID_VALUE;
     if (code == SUCCESS)
-        *can = device != peer;
+        *can = device != peer && !(contexts[device].unreachable & 1u << peer);
     return leave(code);
 }
 

@@ -27,6 +27,7 @@
  *   FAKE_CUDA_NO_IPC     1: devices cannot share memory or events
  *   FAKE_CUDA_NO_DESCRIPTORS  1: devices export no memory as descriptors
  *   FAKE_CUDA_NO_WORDS   1: streams neither write nor wait for words of 64 bits
+ *   FAKE_CUDA_NO_PEERS   <device>-<device>,...  the first of each pair cannot use memory of the second ("")
  *   FAKE_CUDA_NO_PINS    1: devices register no memory of the host
  *   FAKE_CUDA_NO_READ_ONLY_PINS  1: they register none that the process may only read
  *   FAKE_CUDA_NO_DEVICE  1: cuInit finds no device
@@ -34,8 +35,8 @@
  *   FAKE_CUDA_CONNECTIONS     1: streams of one device and priority share a queue, and do their work in the order in which
  *                        they got it, as with CUDA_DEVICE_MAX_CONNECTIONS=1 (0: each has its own)
  *   FAKE_CUDA_NO_PRIORITIES   1: all streams have the same priority
- *   FAKE_CUDA_LOCKED     1: what frees, closes, unmaps or unregisters memory waits for all work on the device, and every
- *                        other call waits for that
+ *   FAKE_CUDA_LOCKED     1: what frees, closes, unmaps or unregisters memory waits for all work on the device, and on those
+ *                        that have access to it, and every other call waits for that
  *   FAKE_CUDA_CAPTURING  1: every stream is being captured into a graph, and what it is given is a misuse
  *
  * A line of the trace, written at once:
@@ -106,6 +107,7 @@ struct context {
     CUdevice device;
     int refs;
     unsigned char uuid[16];
+    unsigned unreachable; /* the devices, by their bits, whose memory this one cannot use */
     size_t used; /* bytes of memory of this process */
     struct stream *legacy;
     uint64_t issued[2], served[2]; /* of the two priorities: operations of streams that share a queue */
@@ -218,6 +220,8 @@ void count_registered(void);
 void drain(struct context *context);
 /* As `drain`, where frees hold up all calls. */
 void drain_if_locked(struct context *context);
+/* As above, for devices by their bits. */
+void drain_all_if_locked(unsigned devices);
 /* What is left of a context: how many streams and events, which end. */
 int end_work(struct context *context);
 void forget_events(void);

@@ -241,16 +241,22 @@ void drain(struct context *context)
             finish(stream);
 }
 
-/* Every other call waits meanwhile. Whoever makes a call takes `calls` before `lock`. */
 void drain_if_locked(struct context *context)
 {
-    if (!settings.locked || !context)
+    if (context)
+        drain_all_if_locked(1u << context->device);
+}
+
+/* Every other call waits meanwhile. Whoever makes a call takes `calls` before `lock`. */
+void drain_all_if_locked(unsigned devices)
+{
+    if (!settings.locked)
         return;
     pthread_mutex_unlock(&lock);
     pthread_mutex_lock(&calls);
     pthread_mutex_lock(&lock);
     for (struct stream *stream = streams; stream; stream = stream->next)
-        if (stream->context == context)
+        if (devices & 1u << stream->context->device)
             finish(stream);
     pthread_mutex_unlock(&calls);
 }

@@ -393,7 +393,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
     if (code == SUCCESS) {
         if (memory->uses > 0)
             misuse(0, "work that was queued still uses the memory");
-        drain_if_locked(current());
+        drain_all_if_locked(memory->access | (current() ? 1u << current()->device : 0));
         struct mapping **at = &mappings;
         while ((*at)->base != pointer)
             at = &(*at)->next;
@@ -412,6 +412,8 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc 
     CUresult code = enter("cuMemSetAccess", INIT);
     arg_memory(pointer);
     arg("%zu", size);
+    for (size_t i = 0; access && i < count; i++)
+        arg("dev:%d", access[i].location.id);
     struct memory *memory = find_memory(pointer);
     if (code == SUCCESS && (!access || count == 0))
         code = INVALID_VALUE;
@@ -424,6 +426,10 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc 
             code = INVALID_VALUE;
         else if (id < 0 || id >= settings.devices)
             code = INVALID_DEVICE;
+        else if (access[i].flags != 0 && contexts[id].unreachable & 1u << device_at(memory))
+            code = misuse(INVALID_DEVICE, "device %d cannot use memory of device %d", id, device_at(memory));
+        else if (access[i].flags == 3 && memory->access & 1u << id)
+            code = misuse(0, "device %d has the access already", id);
         else if (access[i].flags == 3)
             memory->access |= 1u << id;
         else

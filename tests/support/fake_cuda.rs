@@ -149,6 +149,11 @@ impl FakeCuda {
         self.with("FAKE_CUDA_NO_WORDS", 1)
     }
 
+    /// Pairs of devices, as `1-0,2-0`, of which the first cannot use memory of the second.
+    pub fn without_peers(self, pairs: &str) -> Self {
+        self.with("FAKE_CUDA_NO_PEERS", pairs)
+    }
+
     /// Devices that register no memory of the host.
     pub fn without_pins(self) -> Self {
         self.with("FAKE_CUDA_NO_PINS", 1)

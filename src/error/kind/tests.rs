@@ -218,6 +218,8 @@ fn cuda_faults() -> Vec<CudaFault> {
         CudaFault::NoIpc { ordinal: a as u32 },
         CudaFault::Driver { call: "cuInit", code: a as u32, name: "CUDA_ERROR".into() },
         CudaFault::OtherDevice { is: uuid, asked: uuid },
+        CudaFault::OneDevice { is: uuid, asked: uuid },
+        CudaFault::NoPeerAccess { is: uuid, asked: uuid },
         CudaFault::HiddenDevice { is: uuid },
         CudaFault::OtherNamespace { namespace: "ipc" },
         CudaFault::NoDescriptors { ordinal: a as u32 },
