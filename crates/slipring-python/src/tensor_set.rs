@@ -1,5 +1,7 @@
 //! Tensors that came in one message.
 
+use std::sync::OnceLock;
+
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -15,6 +17,8 @@ use crate::tensor::Tensor;
 #[pyclass(frozen, module = "slipring", weakref)]
 pub struct Tensors {
     tensors: Vec<(String, Py<Tensor>)>,
+    /// The places of the tensors by name, once one was looked up.
+    by_name: OnceLock<Box<[usize]>>,
     metadata: Metadata,
 }
 
@@ -25,7 +29,8 @@ impl Tensors {
         let tensors = set.into_iter().map(|(name, tensor)| {
             Ok::<_, PyErr>((name.into(), Py::new(py, Tensor::ready(tensor))?))
         });
-        Ok(Self { tensors: tensors.collect::<Result<_, _>>()?, metadata })
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        Ok(Self { tensors, by_name: OnceLock::new(), metadata })
     }
 
     /// Returns the tensor of a set of one.
@@ -34,6 +39,20 @@ impl Tensors {
             [(_, tensor)] => Some(tensor),
             _ => None,
         }
+    }
+
+    fn named(&self, name: &str) -> Option<&Py<Tensor>> {
+        if name.is_empty() {
+            return None;
+        }
+        let name_at = |place: &usize| self.tensors[*place].0.as_str();
+        let by_name = self.by_name.get_or_init(|| {
+            let mut places: Box<[usize]> = (0..self.tensors.len()).collect();
+            places.sort_unstable_by_key(name_at);
+            places
+        });
+        let found = by_name.binary_search_by_key(&name, name_at).ok()?;
+        Some(&self.tensors[by_name[found]].1)
     }
 }
 
@@ -65,8 +84,7 @@ impl Tensors {
         let count = self.tensors.len();
         if let Ok(name) = key.cast::<PyString>() {
             let name = name.to_cow()?;
-            let found = self.tensors.iter().find(|(other, _)| !name.is_empty() && *other == name);
-            let tensor = found.map(|(_, tensor)| tensor.bind(py).clone());
+            let tensor = self.named(&name).map(|tensor| tensor.bind(py).clone());
             return tensor.ok_or_else(|| PyKeyError::new_err(name.into_owned()));
         }
         let index: isize = key.extract().map_err(|_| {
@@ -80,7 +98,7 @@ impl Tensors {
     }
 
     fn __contains__(&self, name: &str) -> bool {
-        self.tensors.iter().any(|(other, _)| !name.is_empty() && other == name)
+        self.named(name).is_some()
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -246,6 +246,22 @@ def test_a_set_keeps_names_order_and_metadata(link: Link) -> None:
     assert len(far.recv_tensors(LONG)) == 0
 
 
+def test_a_set_finds_each_of_many_names(link: Link) -> None:
+    near, far = link
+    # In no order of the alphabet.
+    names = [f"{at * 7 % 100}" for at in range(100)]
+    near.send_tensors({name: np.full(1, at) for at, name in enumerate(names)})
+    got = far.recv_tensors(LONG)
+    assert got.names == tuple(names)
+    assert all(got[name] is got[at] and name in got for at, name in enumerate(names))
+    assert not any(other in got for other in ["", "100", "a", " "])
+    near.send_tensors([np.zeros(1), np.zeros(2)])
+    unnamed = far.recv_tensors(LONG)
+    assert "" not in unnamed
+    with pytest.raises(KeyError):
+        unnamed[""]
+
+
 def test_a_set_of_another_size_stays_the_next_message(link: Link) -> None:
     near, far = link
     near.send_tensors({"a": np.zeros(1), "b": np.ones(1)})
