@@ -48,9 +48,8 @@ pub enum slipring_option {
     SLIPRING_OPTION_SEND_TIMEOUT = 12,
     /// Nanoseconds that a peer may keep this side's blocks after the end; SLIPRING_FOREVER: as long as it lives. 1 s.
     SLIPRING_OPTION_RELEASE_GRACE = 13,
-    /// Nanoseconds that a waiting thread polls at most before it sleeps, rarely where polling finds nothing. A reactor
-    /// that polls 64 links or fewer polls for at most 50 µs. 0: they sleep at once. SLIPRING_FOREVER: they never sleep.
-    /// 400 µs.
+    /// Nanoseconds that a waiting thread polls at most before it sleeps, rarely where polling finds nothing. 0: it
+    /// sleeps at once. SLIPRING_FOREVER: it never sleeps. 400 µs.
     SLIPRING_OPTION_SPIN = 14,
     /// Who may connect, and to whose listeners this side connects: a slipring_peer_policy.
     /// SLIPRING_PEERS_OF_SAME_USER.
