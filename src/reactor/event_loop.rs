@@ -38,10 +38,6 @@ const TICK: usize = 1024;
 /// The polled links and subscribers that a loop arms for less than a wake-up costs. Arming one takes some 0.2 µs.
 const FEW: usize = 64;
 
-/// What waking the loop costs, in a virtual machine. Some link of a loop often has a message within the 400 µs that a
-/// receiver polls, so a loop would poll without an end and take a CPU for a few thousand messages a second.
-const WAKE_UP: Duration = Duration::from_micros(50);
-
 /// How long the loop serves links without asking epoll for events. The system call takes some 0.4 µs.
 const EVENTS_EVERY: Duration = Duration::from_micros(50);
 
@@ -154,7 +150,7 @@ impl EventLoop {
             resting: RestingSet::default(),
             stopped_at: 0,
             flushing: Vec::new(),
-            polling: Polling::shared(context.spin(), WAKE_UP),
+            polling: Polling::new(context.spin()),
             work: 0,
             last_events: Instant::now(),
             yields_from: Instant::now(),

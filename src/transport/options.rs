@@ -363,8 +363,7 @@ impl Options {
         self
     }
 
-    /// How long a waiter polls before it sleeps. Default [`Spin::Adaptive`] with a `max` of 400 µs, of which a reactor of few
-    /// links polls 50. With all but
+    /// How long a waiter polls before it sleeps. Default [`Spin::Adaptive`] with a `max` of 400 µs. With all but
     /// [`Spin::Never`], a listener that waits in `accept` polls for up to 100 µs, as rarely as [`Spin::Adaptive`] does.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = spin;

@@ -23,8 +23,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spin {
-    /// Poll for up to `max`, but rarely if the latest polls found nothing. A reactor that polls 64 links or fewer polls for
-    /// up to 50 µs.
+    /// Poll for up to `max`, but rarely if the latest polls found nothing.
     Adaptive {
         /// The longest time to poll.
         max: Duration,
@@ -105,8 +104,6 @@ impl SpinPolicy {
 #[derive(Debug, Clone)]
 pub(crate) struct Polling {
     policy: SpinPolicy,
-    /// How long a wait polls whose sleep is not dear.
-    limit: Duration,
     /// The start of the wait, once the clock was read.
     since: Option<Instant>,
     /// A poll of this wait has found nothing.
@@ -116,15 +113,7 @@ pub(crate) struct Polling {
 
 impl Polling {
     pub(crate) fn new(policy: SpinPolicy) -> Self {
-        let limit = policy.limit();
-        Self { policy, limit, since: None, waits: false, gave_up: false }
-    }
-
-    /// As [`new`](Self::new), for a thread that serves many: by [`Spin::Adaptive`] a wait polls for up to `most`, unless its
-    /// sleep is dear.
-    pub(crate) fn shared(policy: SpinPolicy, most: Duration) -> Self {
-        let limit = if policy.is_adaptive { policy.limit().min(most) } else { policy.limit() };
-        Self { limit, ..Self::new(policy) }
+        Self { policy, since: None, waits: false, gave_up: false }
     }
 
     /// Returns whether no wait ever polls.
@@ -152,8 +141,7 @@ impl Polling {
         self.waits = true;
         let since = *self.since.get_or_insert(now);
         let polls = self.policy.polls() || is_dear;
-        let limit = if is_dear { self.policy.limit() } else { self.limit };
-        let goes_on = polls && now - since < limit;
+        let goes_on = polls && now - since < self.policy.limit();
         self.gave_up |= !goes_on;
         goes_on
     }

@@ -45,25 +45,6 @@ fn one_wait_in_vain_skips_nothing() {
 }
 
 #[test]
-fn a_thread_that_serves_many_polls_for_less() {
-    let (now, most) = (Instant::now(), MAX / 8);
-    let goes_on = |spin, is_dear, after| {
-        let mut polling = Polling::shared(SpinPolicy::new(spin), most);
-        polling.goes_on(now, is_dear);
-        polling.goes_on(now + after, is_dear)
-    };
-    let adaptive = Spin::Adaptive { max: MAX };
-    assert!(goes_on(adaptive, false, most / 2));
-    assert!(!goes_on(adaptive, false, most));
-    assert!(goes_on(adaptive, true, MAX / 2), "its sleep is dear");
-    assert!(
-        !goes_on(Spin::Adaptive { max: most / 2 }, false, most / 2),
-        "the user's limit is shorter"
-    );
-    assert!(goes_on(Spin::For(MAX), false, MAX / 2), "the user says how long");
-}
-
-#[test]
 fn polling_that_never_pays_is_rare() {
     let mut policy = adaptive();
     assert_eq!(polls_in_vain(&mut policy, 127), 7);
