@@ -31,7 +31,7 @@ use crate::shm::{Bytes, SegmentMemory};
 /// attachment. Part of the wire format.
 pub(crate) const LONGEST: u64 = 1 << 20;
 
-/// The longest description in bytes that lies in an attachment: room for 32,768 tensors with long names and places. Part of
+/// The longest description in bytes that lies in an attachment: room for 32,768 tensors with names of up to 80 bytes. Part of
 /// the wire format.
 pub(crate) const DESCRIPTION: u64 = 1 << 22;
 

@@ -23,7 +23,7 @@ impl Device {
     /// ([`Export::IpcHandle`]).
     ///
     /// `owner` is dropped on another thread when no process uses the tensor any more. Where the memory travels as a handle,
-    /// the last owner of an allocation stays until no process has the allocation open.
+    /// the owner of the tensor of an allocation that was lent first stays until no process has the allocation open.
     ///
     /// [`Export::FileDescriptor`]: crate::cuda::Export::FileDescriptor
     /// [`Export::IpcHandle`]: crate::cuda::Export::IpcHandle

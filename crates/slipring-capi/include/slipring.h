@@ -1265,7 +1265,7 @@ slipring_status slipring_send_tensor(slipring_connection *connection,
 // any other status they stay yours.
 //
 // SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_INVALID_TENSOR: more than 32,768 tensors, or more than 255 in pools.
-// SLIPRING_TOO_LARGE: names and shapes take more than 16 MiB. Otherwise as slipring_send_tensor().
+// SLIPRING_TOO_LARGE: names and shapes take more than 4 MiB. Otherwise as slipring_send_tensor().
 slipring_status slipring_send_tensors(slipring_connection *connection,
                                       slipring_tensors *tensors,
                                       int64_t timeout);

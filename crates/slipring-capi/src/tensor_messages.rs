@@ -44,7 +44,7 @@ pub unsafe extern "C" fn slipring_send_tensor(
 /// any other status they stay yours.
 ///
 /// SLIPRING_WRONG_STATE: a tensor of the set was taken. SLIPRING_INVALID_TENSOR: more than 32,768 tensors, or more than 255 in pools.
-/// SLIPRING_TOO_LARGE: names and shapes take more than 16 MiB. Otherwise as slipring_send_tensor().
+/// SLIPRING_TOO_LARGE: names and shapes take more than 4 MiB. Otherwise as slipring_send_tensor().
 // SAFETY: no other symbol has this name.
 #[unsafe(no_mangle)]
 // SAFETY: the header says what it demands.
