@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::cuda::library::is_ours;
 use crate::cuda::parked::{PAUSE, Parked};
-use crate::cuda::waits::{Freeing, Refused, Waits};
+use crate::cuda::waits::{Refused, Waits};
 use crate::cuda::withdrawing;
 use crate::error::contain;
 
@@ -78,8 +78,8 @@ fn wait(done: impl Fn() -> bool, deadline: Option<Instant>) {
     }
 }
 
-/// An object, and when its drop had to wait for streams of each of its GPUs for the first time.
-type Waiting = (Box<dyn Parked>, Vec<Option<Refused>>);
+/// An object, and when its drop had to wait for streams for the first time.
+type Waiting = (Box<dyn Parked>, Option<Refused>);
 
 /// Drops the objects that nothing uses.
 fn drop_unused(parked: &mut Vec<Waiting>) {
@@ -88,20 +88,14 @@ fn drop_unused(parked: &mut Vec<Waiting>) {
         // The owner of adopted memory and a subscriber of traces are a user's code. The thread goes on if it panics.
         let is_over = contain(|| next.is_over()).unwrap_or(false);
         // An owner of adopted memory waits for the streams, too: it may free memory of the GPU itself.
-        let devices = if is_over { next.devices() } else { Vec::new() };
-        refused.resize_with(devices.len(), || None);
-        let asked = devices.iter().zip(refused);
-        // All are asked, so that the words of all are read.
-        let freeing: Vec<Option<Freeing>> =
-            asked.map(|(device, refused)| Waits::of(device).begin_freeing(refused)).collect();
-        if !is_over || freeing.iter().any(Option::is_none) {
+        let waits = is_over && next.drop_waits();
+        let freeing = waits.then(|| Waits::of_process().begin_freeing(refused));
+        if !is_over || matches!(freeing, Some(None)) {
             at += 1;
             continue;
         }
         let over = parked.remove(at);
         contain(|| drop(over));
-        // The last handle of a GPU ends its context.
-        drop(devices);
         drop(freeing);
         LEFT.fetch_sub(1, Ordering::Release);
     }
@@ -113,8 +107,8 @@ fn run(from: &Receiver<Box<dyn Parked>>) {
     loop {
         let next = if parked.is_empty() { from.recv().ok() } else { from.recv_timeout(pause).ok() };
         pause = if next.is_some() { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
-        parked.extend(next.map(|next| (next, Vec::new())));
-        parked.extend(from.try_iter().map(|next| (next, Vec::new())));
+        parked.extend(next.map(|next| (next, None)));
+        parked.extend(from.try_iter().map(|next| (next, None)));
         drop_unused(&mut parked);
         // A freed allocation is withdrawn.
         withdrawing::follow_up();

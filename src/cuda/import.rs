@@ -145,8 +145,8 @@ impl Parked for Opened {
         used.as_ref().is_none_or(Event::is_over)
     }
 
-    fn devices(&self) -> Vec<Device> {
-        self.memory.devices()
+    fn drop_waits(&self) -> bool {
+        true
     }
 }
 

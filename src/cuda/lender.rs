@@ -68,7 +68,7 @@ impl Lender {
     ) -> Result<Arc<AwaitedWord>> {
         let words = self.stream_of(stream.device())?;
         self.be_watched();
-        let word = Waits::of(stream.device()).add(|place| AwaitedWord {
+        let word = Waits::of_process().add(|place| AwaitedWord {
             lender: self.clone(),
             place,
             at: import.memory().start() + offset,
@@ -129,9 +129,8 @@ impl Watch for Lender {
             return Next::Event;
         }
         self.has_ended.store(true, Ordering::Release);
-        let streams = self.streams().clone();
         // Those of other peers are read, too.
-        streams.iter().for_each(|stream| Waits::of(stream.device()).ask_all());
+        Waits::of_process().ask_all();
         Next::Over
     }
 }

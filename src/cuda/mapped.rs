@@ -266,13 +266,6 @@ impl Mapped {
         Ok(())
     }
 
-    /// Returns the GPUs that may read and write it.
-    pub(super) fn devices(&self) -> Vec<Device> {
-        let mut devices = self.others().clone();
-        devices.push(self.device.clone());
-        devices
-    }
-
     fn others(&self) -> MutexGuard<'_, Vec<Device>> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }

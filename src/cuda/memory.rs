@@ -223,14 +223,6 @@ impl Memory {
         }
     }
 
-    /// Returns the GPUs that may use it.
-    pub(super) fn devices(&self) -> Vec<Device> {
-        match &self.origin {
-            Origin::Mapped { mapped } => mapped.devices(),
-            Origin::Allocated | Origin::Opened | Origin::Adopted => vec![self.device.clone()],
-        }
-    }
-
     /// Returns its address on the GPU.
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start

@@ -69,8 +69,8 @@ impl Parked for Page {
         true
     }
 
-    fn devices(&self) -> Vec<Device> {
-        vec![self.device.clone()]
+    fn drop_waits(&self) -> bool {
+        true
     }
 }
 

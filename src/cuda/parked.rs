@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::cuda::device::Device;
-
 /// The first and the longest sleep between two checks of running work.
 pub(super) const PAUSE: (Duration, Duration) =
     (Duration::from_micros(100), Duration::from_millis(20));
@@ -16,8 +14,8 @@ pub(super) trait Parked: Send {
     /// Returns whether nothing uses it any more, so that it can be dropped.
     fn is_over(&self) -> bool;
 
-    /// Returns the GPUs for which its drop may wait.
-    fn devices(&self) -> Vec<Device> {
-        Vec::new()
+    /// Returns whether its drop may wait for work on a GPU.
+    fn drop_waits(&self) -> bool {
+        false
     }
 }

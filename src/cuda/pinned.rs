@@ -193,8 +193,8 @@ impl Parked for PinnedSegment {
         true
     }
 
-    fn devices(&self) -> Vec<Device> {
-        vec![self.device.clone()]
+    fn drop_waits(&self) -> bool {
+        true
     }
 }
 

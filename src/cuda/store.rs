@@ -180,8 +180,8 @@ impl Parked for Chunk {
         true
     }
 
-    fn devices(&self) -> Vec<Device> {
-        self.memory.devices()
+    fn drop_waits(&self) -> bool {
+        true
     }
 }
 

@@ -1,8 +1,8 @@
-//! The words that streams of a GPU await. While one of them is not written, this process frees no memory of the GPU.
+//! The words that streams of this process await. While one of them is not written, the process frees no memory of a GPU.
 //!
-//! A driver that frees memory may wait for all work on the GPU, and may hold a lock meanwhile that every other call needs. A
+//! A driver that frees memory may wait for all work on a GPU, and may hold a lock meanwhile that every other call needs. A
 //! stream that waits for a dead peer's word goes on when this process writes the word. So a free that began before would wait
-//! for a call that waits for the free.
+//! for a call that waits for the free. The table is of all GPUs, because a stream of one may wait for a stream of another.
 //!
 //! 1. A word that comes while memory is freed waits for the end of the free, and no other free begins before the word is in the
 //!    table.
@@ -15,12 +15,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::cuda::device::Device;
 use crate::cuda::parked::PAUSE;
-use crate::cuda::per_gpu::PerGpu;
 
 /// How long a free waits for words that come to be awaited later, too.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -28,15 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a word waits for a free, from the beginning of the free on.
 const HEAD_START: Duration = PAUSE.1;
 
-static WAITS: PerGpu<Waits> = PerGpu::new();
-
 /// A word that a stream awaits.
 pub(super) trait Wait: Send + Sync {
     /// Has the word read, and written if its writer is dead.
     fn ask(self: Arc<Self>);
 }
 
-/// The awaited words of one GPU. A clone is the same table.
+/// The awaited words of the process. A clone is the same table.
 #[derive(Clone, Default)]
 pub(super) struct Waits {
     core: Arc<WaitsCore>,
@@ -73,9 +69,10 @@ struct Entry {
 }
 
 impl Waits {
-    /// Returns those of a GPU. In the process that loaded the driver.
-    pub(super) fn of(device: &Device) -> Self {
-        WAITS.of(device)
+    /// Returns those of this process, which has loaded the driver.
+    pub(super) fn of_process() -> Self {
+        static WAITS: OnceLock<Waits> = OnceLock::new();
+        WAITS.get_or_init(Self::default).clone()
     }
 
     /// Adds a word that a stream will await. A free that is under way is waited for, at most until it has had its
@@ -105,7 +102,7 @@ impl Waits {
         words.iter().filter_map(Weak::upgrade).for_each(Wait::ask);
     }
 
-    /// Returns the permission to free memory of the GPU, or `None` while a stream may wait for a word, or a word waits to be
+    /// Returns the permission to free memory of a GPU, or `None` while a stream may wait for a word, or a word waits to be
     /// added. The words are read then. After a while, words that were not awaited when the permission was first `refused` count no
     /// more: there may always be some.
     pub(super) fn begin_freeing(&self, refused: &mut Option<Refused>) -> Option<Freeing> {

@@ -354,3 +354,42 @@ fn a_gpu_that_waits_for_a_dead_owner_of_memory_of_another_goes_on_and_is_told() 
     two.borrower.succeeds();
     cuda.was_used_well();
 }
+
+#[test]
+fn no_gpu_frees_memory_while_a_stream_of_another_waits_for_a_word() {
+    const TEST: &str = "no_gpu_frees_memory_while_a_stream_of_another_waits_for_a_word";
+    let cuda = two_gpus().of_kind(Kind::Words);
+    if !is_there(TEST, &cuda) || !cuda.tells(TEST) {
+        return;
+    }
+    let far = cuda.clone().locked();
+    let slow = cuda.clone().delay(TOO_SLOW);
+    let mut two = Two::start_with(TEST, [&slow, &far], lend_and_die, |mut link| {
+        let [(home, waiting), (other, chained)] = devices_and_streams();
+        let (pool, idle) = (small_pool(&home), small_pool(&other));
+        drop(idle.alloc::<u8>([1], &chained).unwrap());
+        chained.synchronize().unwrap();
+        let mut own = pool.alloc::<u8>([4096], &waiting).unwrap();
+        let tensor = recv(&mut link);
+        let view = home.open(&tensor, &waiting).unwrap();
+        own.copy_from(&view).unwrap();
+        let own = own.share().unwrap();
+        // A stream of the other GPU waits for that of the first one, and so for the word.
+        let copy = other.open(&own, &chained).unwrap();
+        drop(idle);
+        std::thread::sleep(10 * SLOW);
+        assert!(other.trim().unwrap() > 0, "the chunk is to be freed");
+        assert!(!chained.is_idle().unwrap());
+        say("open");
+        chained.synchronize_deadline(soon()).unwrap();
+        wait_until("the chunk is freed", || other.trim().unwrap() == 0);
+        drop((copy, own, pool, view, tensor, link));
+        [home, other].iter().for_each(is_closed);
+    });
+    two.owner.expect("sent");
+    two.borrower.expect("open");
+    two.owner.kill();
+    two.owner.wait();
+    two.borrower.succeeds();
+    cuda.was_used_well();
+}
