@@ -1,7 +1,7 @@
 //! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak};
 
 use crate::channel::{LinkSocket, PassedAllocation};
 use crate::cuda::device::Device;
@@ -63,18 +63,17 @@ struct Withdrawn {
 }
 
 impl Parked for Withdrawn {
+    /// Lets go of what is withdrawn, unless a thread opens an allocation of the link now, which may take long.
     fn is_over(&self) -> bool {
+        let Some(open) = self.open.upgrade() else { return true };
+        let mut open = match open.try_lock() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        // Another thread closes them.
+        open.imports.retain(|_, known| !known.is_withdrawn());
         true
-    }
-}
-
-impl Drop for Withdrawn {
-    fn drop(&mut self) {
-        if let Some(open) = self.open.upgrade() {
-            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            // Another thread closes them.
-            open.imports.retain(|_, known| !known.is_withdrawn());
-        }
     }
 }
 

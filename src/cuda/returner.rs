@@ -211,13 +211,14 @@ impl Desk {
             returns.give_back();
             let mut due: HashSet<u64> = watches.paused.drain().chain(rung).collect();
             ended.iter().for_each(|key| watches.end(&self.epoll, *key));
-            for (key, entry) in new {
-                // One that has ended meanwhile is gone when it looks.
+            for (key, entry) in new.into_iter().filter(|(key, _)| !ended.contains(key)) {
                 watches.add(&self.epoll, key, entry);
                 due.insert(key);
             }
-            due.extend(self.ready());
+            let ready: Vec<u64> = self.ready().collect();
+            due.extend(&ready);
             due.into_iter().for_each(|key| watches.look(&self.epoll, key));
+            ready.into_iter().for_each(|key| watches.look_again(key));
         }
     }
 
@@ -259,11 +260,20 @@ impl Returns {
 
     /// Drops the objects that nothing uses. The first one of a stream that is in use is the last one that is asked.
     fn give_back(&mut self) {
-        self.0.retain(|_, lane| {
-            // A subscriber of traces is a user's code. The thread goes on if it panics.
-            while lane.front().is_some_and(|first| contain(|| first.is_over()).unwrap_or(false)) {
-                contain(|| drop(lane.pop_front()));
-                LEFT.fetch_sub(1, Ordering::Release);
+        // A subscriber of traces is a user's code. The thread goes on if it panics.
+        let is_over = |parked: &dyn Parked| contain(|| parked.is_over()).unwrap_or(false);
+        self.0.retain(|stream, lane| {
+            for _ in 0..lane.len() {
+                let Some(first) = lane.pop_front() else { break };
+                if is_over(&*first) {
+                    contain(|| drop(first));
+                    LEFT.fetch_sub(1, Ordering::Release);
+                } else if stream.is_none() {
+                    lane.push_back(first);
+                } else {
+                    lane.push_front(first);
+                    break;
+                }
             }
             !lane.is_empty()
         });
@@ -305,6 +315,15 @@ impl Watches {
             Next::Event if !entry.is_polled => {}
             Next::Event | Next::Pause => drop(self.paused.insert(key)),
             Next::Over => self.end(epoll, key),
+        }
+    }
+
+    /// Something has come: a watch for room looks once more after a pause, because the kernel tells of the room just before it is
+    /// there.
+    fn look_again(&mut self, key: u64) {
+        let source = self.entries.get(&key).and_then(|entry| entry.source.as_ref());
+        if source.is_some_and(|source| source.events == EventFlags::OUT) {
+            self.paused.insert(key);
         }
     }
 
