@@ -250,7 +250,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Returns a private copy of the description of `len` bytes that lies in an attachment, and returns its loan.
+/// Returns a private copy of the description of `said` bytes that lies in an attachment, and returns its loan.
 ///
 /// # Errors
 ///
@@ -259,12 +259,12 @@ impl<'a> Claims<'a> {
 pub(super) fn long_description(
     (session, segments): (&Arc<Session>, &mut SegmentCache),
     descriptor: &[u8; pooled::LEN],
-    max: u64,
+    said: u64,
 ) -> Result<Vec<u8>> {
     let attachment = attach(session, segments, &LoanDescriptor::decode(descriptor))?;
     let len = attachment.len() as u64;
-    if len != max {
-        return Err(Fault::MessageLength { len, max }.into());
+    if len != said {
+        return Err(Fault::MessageLength { len, max: said }.into());
     }
     match attachment {
         Attachment::Lent(range) => {

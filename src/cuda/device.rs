@@ -193,7 +193,7 @@ impl Device {
         let driver = self.inner.driver;
         let hidden = CudaFault::HiddenDevice { is: uuid };
         let ordinal = ordinal_of(driver, uuid)?.ok_or(hidden)?;
-        // The other GPU gets no context in vain.
+        // An open that fails here makes no context on the other GPU.
         if !self.reaches(raw(driver, ordinal)?)? {
             return Err(CudaFault::NoPeerAccess { is: uuid, asked: self.uuid() }.into());
         }

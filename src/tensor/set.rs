@@ -2,6 +2,7 @@
 
 mod table;
 
+use std::fmt;
 use std::ops::Index;
 
 use crate::channel::Metadata;
@@ -25,7 +26,7 @@ use crate::tensor::view::Tensor;
 /// assert_eq!(inputs["ids"].shape().dims(), [1, 3]);
 /// # Ok::<(), slipring::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct TensorSet {
     /// In order, or in the order of the table.
     entries: Vec<(Box<str>, Tensor)>,
@@ -200,6 +201,16 @@ impl TensorSet {
     }
 }
 
+impl fmt::Debug for TensorSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensors: Vec<_> = self.iter().collect();
+        f.debug_struct("TensorSet")
+            .field("tensors", &tensors)
+            .field("metadata", &self.metadata)
+            .finish()
+    }
+}
+
 /// Iterates over names and tensors, in order.
 impl IntoIterator for TensorSet {
     type Item = (Box<str>, Tensor);
@@ -312,6 +323,8 @@ mod tests {
     fn a_set_that_tensors_were_removed_from_is_taken_apart_in_order() {
         let mut set = numbered(3 * SCANNED as u32);
         set.remove("1").unwrap();
+        let shown = format!("{set:?}");
+        assert!(shown.find("\"0\"") < shown.find("\"2\"") && !shown.contains("\"1\""), "{shown}");
         let numbers: Vec<u32> = set.into_iter().map(|(_, tensor)| number(&tensor)).collect();
         assert!(numbers.into_iter().eq([0].into_iter().chain(2..3 * SCANNED as u32)));
     }
