@@ -24,6 +24,7 @@
  *   FAKE_CUDA_SESSION    objects are /dev/shm/fake-cuda-<session>-... ("none")
  *   FAKE_CUDA_TRACE      file that gets a line for each call
  *   FAKE_CUDA_FAIL       call:code[:nth[:more]],...  the nth (1) call of this process and `more` (0) after it fail
+ *   FAKE_CUDA_GATE       call:file, a call that waits at its beginning while the file exists; it then makes `file`.reached
  *   FAKE_CUDA_NO_IPC     1: devices cannot share memory or events
  *   FAKE_CUDA_NO_DESCRIPTORS  1: devices export no memory as descriptors
  *   FAKE_CUDA_NO_WORDS   1: streams neither write nor wait for words of 64 bits

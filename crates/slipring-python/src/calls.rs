@@ -12,6 +12,7 @@ use slipring::{Connection as Link, Error, ErrorKind, Receiver};
 use crate::connection::{Connection, no_room};
 use crate::deadline::{Deadline, Timeout};
 use crate::error::{is_timeout, raise, timed_out};
+use crate::gpu;
 use crate::message::Message;
 use crate::metadata::from_dict;
 use crate::outgoing::OutgoingSet;
@@ -307,7 +308,9 @@ impl Connection {
         };
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
-        let attempt = |sender: &mut slipring::Sender| no_room(sender.try_respond_tensors(id, &set));
+        let attempt = |sender: &mut slipring::Sender| {
+            no_room(gpu::sending(py, &set, |set| sender.try_respond_tensors(id, set)))
+        };
         let sent = self.retry(py, deadline, attempt)?;
         if sent {
             outgoing.sent();

@@ -19,6 +19,7 @@ use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
 use crate::error::{is_timeout, raise};
 use crate::event_loop::{asyncio, unwatch};
+use crate::gpu;
 use crate::handle::Handle;
 use crate::inbox::{Count, Found, Inbox, Next, has_tensors};
 use crate::message::Message;
@@ -216,7 +217,7 @@ impl Connection {
         self.sender.wait(
             py,
             || deadline,
-            |sender| no_room(sender.try_send_tensors(set)),
+            |sender| no_room(gpu::sending(py, set, |set| sender.try_send_tensors(set))),
             |sender, until| sender.send_tensors_deadline(set, until),
         )
     }
@@ -364,7 +365,9 @@ impl Connection {
         let metadata = from_dict(meta)?;
         let deadline = Deadline::after_or(timeout, self.send_timeout);
         let outgoing = Outgoing::of(tensor, self.source(), &deadline)?;
-        let sent = {
+        let sent = if outgoing.tensor().gpu().is_some() {
+            None
+        } else {
             let mut sender = self.sender.lock(py)?;
             no_room(match &metadata {
                 None => sender.try_send_tensor(outgoing.tensor()),
@@ -403,7 +406,10 @@ impl Connection {
         };
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
-        let sent = self.sender.lock(py)?.try_send_tensors(&set);
+        let sent = {
+            let sender = &mut *self.sender.lock(py)?;
+            gpu::sending(py, &set, |set| sender.try_send_tensors(set))
+        };
         let sent = no_room(sent)?;
         if sent.is_some() {
             outgoing.sent();

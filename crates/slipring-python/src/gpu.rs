@@ -20,13 +20,13 @@ use pyo3::prelude::*;
 use slipring::cuda::{Device, GpuView, Pool, Stream};
 use slipring::error::{CudaFault, GpuUuid};
 use slipring::tensor::dlpack::{DLDevice, DLManagedTensorVersioned, export_on};
-use slipring::{DType, Error};
+use slipring::{DType, Error, TensorSet};
 
 use crate::buffer::with_room;
 use crate::deadline::Deadline;
 use crate::dlpack::{request, to_capsule};
 use crate::error::{raise, timed_out};
-use crate::memory::{Memory, ViewGuard};
+use crate::memory::Memory;
 use crate::process::Owner;
 use crate::tensor::Tensor;
 
@@ -59,13 +59,14 @@ static USER: OnceLock<Owner> = OnceLock::new();
 fn meet(ordinal: u32) -> Result<Met, Error> {
     let device = Device::new(ordinal)?;
     USER.get_or_init(Owner::here);
+    let copies = Arc::new(device.pool());
     let mut all = MET.lock();
     if let Some(known) = all.iter().find(|met| met.device.ordinal() == ordinal) {
         return Ok(known.clone());
     }
-    let copies = Arc::new(device.pool());
-    all.push(Met { device, copies, idle: Arc::default() });
-    Ok(all[all.len() - 1].clone())
+    let met = Met { device, copies, idle: Arc::default() };
+    all.push(met.clone());
+    Ok(met)
 }
 
 fn meet_uuid(uuid: GpuUuid) -> Result<Met, Error> {
@@ -96,7 +97,7 @@ pub fn trim_gpus(py: Python<'_>) -> PyResult<usize> {
 
 /// Pins the segment of shared memory that a tensor of the host lies in, so that copies between it and a GPU take the time of
 /// pinned memory. All tensors of the segment and all GPUs of the process gain. The process has at most `limit` bytes pinned by
-/// this function.
+/// this function. The call counts as a view of the tensor.
 ///
 /// Raises `GpuError`, `TensorGone`, `Forked`.
 #[pyfunction]
@@ -104,6 +105,19 @@ pub fn trim_gpus(py: Python<'_>) -> PyResult<usize> {
 pub fn pin(py: Python<'_>, tensor: &Tensor, limit: u64, gpu: u32) -> PyResult<()> {
     let Met { device, .. } = py.detach(|| meet(gpu)).map_err(raise)?;
     tensor.memory().pin(py, &device, limit)
+}
+
+/// Calls `send` with a set of tensors, detached from the interpreter if one of them lies on a GPU: its driver may wait.
+pub fn sending<R: Send>(
+    py: Python<'_>,
+    set: &TensorSet,
+    send: impl FnOnce(&TensorSet) -> R + Send,
+) -> R {
+    if set.iter().any(|(_, tensor)| tensor.gpu().is_some()) {
+        py.detach(|| send(set))
+    } else {
+        send(set)
+    }
 }
 
 /// Waits in slices, detached from the interpreter.
@@ -142,10 +156,14 @@ pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<
     }
     let ordinal = u32::try_from(ordinal)
         .map_err(|_| PyValueError::new_err(format!("__dlpack_device__ returned GPU {ordinal}")))?;
-    let Met { device, idle, .. } = meet(ordinal).map_err(raise)?;
-    // Nothing else is queued on it.
-    let spare = idle.lock().pop();
-    let stream = spare.map_or_else(|| device.stream(), Ok).map_err(raise)?;
+    let begun = py.detach(|| {
+        let Met { device, idle, .. } = meet(ordinal)?;
+        // Nothing else is queued on it.
+        let spare = idle.lock().pop();
+        let stream = spare.map_or_else(|| device.stream(), Ok)?;
+        Ok((device, idle, stream))
+    });
+    let (device, idle, stream) = begun.map_err(raise)?;
     let Some(exported) = request(object, Some(stream.dlpack_number()))? else { return Ok(None) };
     wait_for(py, deadline, |until| stream.synchronize_deadline(until))?;
     let adopted = py.detach(|| {
@@ -171,8 +189,8 @@ pub struct Asked {
 /// # Errors
 ///
 /// `GpuError`: this process does not see it.
-pub fn dlpack_device(uuid: GpuUuid) -> PyResult<(i32, i32)> {
-    let met = meet_uuid(uuid).map_err(raise)?;
+pub fn dlpack_device(py: Python<'_>, uuid: GpuUuid) -> PyResult<(i32, i32)> {
+    let met = py.detach(|| meet_uuid(uuid)).map_err(raise)?;
     let DLDevice { device_type, device_id } = DLDevice::cuda(met.device.ordinal());
     Ok((device_type, device_id))
 }
@@ -189,7 +207,7 @@ pub fn export(
     (uuid, dtype): (GpuUuid, DType),
     asked: &Asked,
 ) -> PyResult<Py<PyAny>> {
-    let met = meet_uuid(uuid).map_err(raise)?;
+    let met = py.detach(|| meet_uuid(uuid)).map_err(raise)?;
     let here = DLDevice::cuda(met.device.ordinal());
     let shape = memory.shape();
     match asked.device {
@@ -209,15 +227,17 @@ pub fn export(
         }
         _ => {}
     }
-    // SAFETY: the protocol demands a stream of this GPU that lives until the deleter is called.
-    let stream = unsafe { met.device.stream_of_dlpack(asked.stream) }.map_err(raise)?;
-    let view = memory.open_view_by(py, |tensor| met.device.open(tensor, &stream))?;
-    let guard = ViewGuard(memory.clone());
-    let (view, guard, flags) = if asked.copy == Some(true) {
-        let copy = py.detach(|| copy_here(&met, &view, &stream)).map_err(raise)?;
-        (copy, None, DLManagedTensorVersioned::IS_COPIED)
+    let copies = asked.copy == Some(true);
+    let (view, guard) = memory.view_detached(py, |tensor| {
+        // SAFETY: the protocol demands a stream of this GPU that lives until the deleter is called.
+        let stream = unsafe { met.device.stream_of_dlpack(asked.stream) }?;
+        let view = met.device.open(tensor, &stream)?;
+        if copies { copy_here(&met, &view, &stream) } else { Ok(view) }
+    })?;
+    let (guard, flags) = if copies {
+        (None, DLManagedTensorVersioned::IS_COPIED)
     } else {
-        (view, Some(guard), DLManagedTensorVersioned::READ_ONLY)
+        (Some(guard), DLManagedTensorVersioned::READ_ONLY)
     };
     let at = (view.device_ptr(), view.byte_len());
     // The view ends before its guard: the first field is dropped first.
@@ -233,14 +253,13 @@ fn copy_here(met: &Met, view: &GpuView, stream: &Stream) -> Result<GpuView, Erro
 }
 
 /// Returns a copy of the elements, when the work that writes them is done.
-fn copy_to_host(py: Python<'_>, device: &Device, memory: &Memory) -> PyResult<Vec<u8>> {
-    let stream = py.detach(|| device.stream()).map_err(raise)?;
-    let view = memory.read_detached(py, |tensor| device.open(tensor, &stream))?;
+fn copy_to_host(py: Python<'_>, device: &Device, memory: &Arc<Memory>) -> PyResult<Vec<u8>> {
+    let open = |tensor: &slipring::Tensor| device.open(tensor, &device.stream()?);
+    let (view, _guard) = memory.view_detached(py, open)?;
     wait_for(py, &Deadline::after(None), |until| view.settle_deadline(until))?;
     let mut bytes = with_room(view.byte_len())?;
     bytes.resize(view.byte_len(), 0);
-    py.detach(|| view.read(&mut bytes)).map_err(raise)?;
-    Ok(bytes)
+    py.detach(move || view.read(&mut bytes).map(|()| bytes)).map_err(raise)
 }
 
 /// Returns a private copy of a tensor on a GPU, in memory of the host.
@@ -248,8 +267,8 @@ fn copy_to_host(py: Python<'_>, device: &Device, memory: &Memory) -> PyResult<Ve
 /// # Errors
 ///
 /// `PeerDied`, `TensorGone`, `GpuError`, `ResourceLimit`.
-pub fn to_host(py: Python<'_>, memory: &Memory, uuid: GpuUuid) -> PyResult<slipring::Tensor> {
-    let met = meet_uuid(uuid).map_err(raise)?;
+pub fn to_host(py: Python<'_>, memory: &Arc<Memory>, uuid: GpuUuid) -> PyResult<slipring::Tensor> {
+    let met = py.detach(|| meet_uuid(uuid)).map_err(raise)?;
     let bytes = copy_to_host(py, &met.device, memory)?;
     slipring::Tensor::from_bytes(memory.dtype(), *memory.shape(), &bytes).map_err(raise)
 }

@@ -11,7 +11,8 @@
 //! 2. What is ready is never written here, and each view of it is read-only.
 //! 3. The memory lives as long as the tensor or any view of it: a view of the buffer protocol keeps the tensor's object, and
 //!    one of DLPack an [`Arc`] of this.
-//! 4. No exception is made under the lock: that calls Python code, which may let another thread run that waits for the lock.
+//! 4. The lock is held for a few instructions: no exception is made under it, nothing is read or copied, and no driver of a GPU
+//!    is called. Such a call counts as a view meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
@@ -43,8 +44,8 @@ struct State {
 
 enum Contents {
     /// To be written by this process. The pointer is that of the first byte.
-    Draft(TensorMut<u8>, AtomicPtr<u8>),
-    Ready(Tensor),
+    Draft(Arc<TensorMut<u8>>, AtomicPtr<u8>),
+    Ready(Arc<Tensor>),
     /// A draft that is being sent.
     Sending,
     Sent,
@@ -102,12 +103,12 @@ impl Memory {
     pub fn draft(mut tensor: TensorMut<u8>) -> Self {
         let (dtype, shape) = (tensor.dtype(), *tensor.shape());
         let start = AtomicPtr::new(tensor.as_mut_ptr());
-        Self::new(dtype, shape, Contents::Draft(tensor, start))
+        Self::new(dtype, shape, Contents::Draft(Arc::new(tensor), start))
     }
 
     /// Returns memory to be read.
     pub fn ready(tensor: Tensor) -> Self {
-        Self::new(tensor.dtype(), *tensor.shape(), Contents::Ready(tensor))
+        Self::new(tensor.dtype(), *tensor.shape(), Contents::Ready(Arc::new(tensor)))
     }
 
     fn new(dtype: DType, shape: Shape, contents: Contents) -> Self {
@@ -120,18 +121,6 @@ impl Memory {
     fn locked<R>(&self, act: impl FnOnce(&mut State) -> Result<R, Refusal>) -> PyResult<R> {
         self.owner.check()?;
         let done = act(&mut self.state.lock());
-        done.map_err(Refusal::into_exception)
-    }
-
-    /// Calls `act` under the lock, detached from the interpreter: a call of a GPU's driver may wait. A thread that waits for
-    /// the lock waits for that call alone.
-    fn locked_detached<R: Send>(
-        &self,
-        py: Python<'_>,
-        act: impl FnOnce(&mut State) -> Result<R, Refusal> + Send,
-    ) -> PyResult<R> {
-        self.owner.check()?;
-        let done = py.detach(|| act(&mut self.state.lock()));
         done.map_err(Refusal::into_exception)
     }
 
@@ -205,24 +194,29 @@ impl Memory {
         })
     }
 
-    /// Counts a view that `open`, which calls no Python code, returns of a tensor that is ready.
+    /// Calls `act`, which calls no Python code, with the tensor while it is ready, detached from the interpreter: it may wait for
+    /// the driver of a GPU. Counts a view, which ends with the returned guard.
     ///
     /// # Errors
     ///
-    /// Those of `open`. `TensorGone`, `Forked`.
-    pub fn open_view_by<R: Send>(
-        &self,
+    /// Those of `act`. As [`read`](Self::read).
+    pub fn view_detached<R: Send>(
+        self: &Arc<Self>,
         py: Python<'_>,
-        open: impl FnOnce(&Tensor) -> Result<R, Error> + Send,
-    ) -> PyResult<R> {
-        self.locked_detached(py, |state| match &state.contents {
-            Contents::Ready(tensor) => {
-                let opened = open(tensor)?;
-                state.views += 1;
-                Ok(opened)
-            }
-            other => Err(other.gone()),
-        })
+        act: impl FnOnce(&Tensor) -> Result<R, Error> + Send,
+    ) -> PyResult<(R, ViewGuard)> {
+        let tensor = self.locked(|state| {
+            let tensor = state.contents.ready()?;
+            state.views += 1;
+            Ok(tensor)
+        })?;
+        let guard = ViewGuard(self.clone());
+        let done = py.detach(|| {
+            let done = act(&tensor);
+            drop(tensor);
+            done
+        });
+        Ok((done.map_err(raise)?, guard))
     }
 
     /// Returns the GPU that the bytes lie on. `None`: they lie in memory of the host, or are gone.
@@ -255,31 +249,31 @@ impl Memory {
         Ok(self.state.lock().views > 0)
     }
 
-    /// Pins the segment of shared memory that the tensor lies in.
+    /// Pins the segment of shared memory that the tensor lies in. Counts a view meanwhile.
     ///
     /// # Errors
     ///
     /// `GpuError`: as `Device::pin`. `TensorGone`, `Forked`.
-    pub fn pin(&self, py: Python<'_>, device: &Device, limit: u64) -> PyResult<()> {
-        self.locked_detached(py, |state| match &state.contents {
-            Contents::Draft(tensor, _) => Ok(device.pin_mut(tensor, limit)?),
-            Contents::Ready(tensor) => Ok(device.pin(tensor, limit)?),
-            other => Err(other.gone()),
-        })
-    }
-
-    /// Calls `read`, which calls a driver and no Python code, with the tensor while it is ready, as [`read`](Self::read) does,
-    /// detached from the interpreter.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn read_detached<R: Send>(
-        &self,
-        py: Python<'_>,
-        read: impl FnOnce(&Tensor) -> Result<R, Error> + Send,
-    ) -> PyResult<R> {
-        self.locked_detached(py, |state| state.contents.read(read))
+    pub fn pin(self: &Arc<Self>, py: Python<'_>, device: &Device, limit: u64) -> PyResult<()> {
+        let draft = self.locked(|state| match &state.contents {
+            Contents::Draft(tensor, _) => {
+                state.views += 1;
+                Ok(Some(tensor.clone()))
+            }
+            _ => Ok(None),
+        })?;
+        let Some(draft) = draft else {
+            let pin = |tensor: &Tensor| device.pin(tensor, limit);
+            return self.view_detached(py, pin).map(|((), _guard)| ());
+        };
+        let _guard = ViewGuard(self.clone());
+        let pinned = py.detach(|| {
+            let pinned = device.pin_mut(&draft, limit);
+            // Before the view ends: a draft that is sent has one owner.
+            drop(draft);
+            pinned
+        });
+        pinned.map_err(raise)
     }
 
     /// Calls `read`, which calls no Python code, with the tensor while it is ready.
@@ -288,7 +282,8 @@ impl Memory {
     ///
     /// Those of `read`. `TensorGone`: the tensor is no longer, or not yet, ready: [`share`](Self::share) makes a draft so.
     pub fn read<R>(&self, read: impl FnOnce(&Tensor) -> Result<R, Error>) -> PyResult<R> {
-        self.locked(|state| state.contents.read(read))
+        let tensor = self.locked(|state| state.contents.ready())?;
+        read(&tensor).map_err(raise)
     }
 
     /// Ends the writing of a draft. What is ready stays ready.
@@ -300,7 +295,7 @@ impl Memory {
         self.locked(|state| match state.contents {
             Contents::Draft(..) => {
                 let tensor = state.take_draft(Contents::Released)?;
-                state.contents = Contents::Ready(tensor.share()?);
+                state.contents = Contents::Ready(Arc::new(tensor.share()?));
                 Ok(())
             }
             Contents::Ready(_) => Ok(()),
@@ -314,19 +309,18 @@ impl Memory {
     ///
     /// `ViewsAlive`: views of the memory live. `TensorGone`: the tensor is being sent. `Forked`.
     pub fn release(&self) -> PyResult<()> {
-        self.locked(|state| {
+        let released = self.locked(|state| {
             if state.views > 0 {
                 return Err(Refusal::Views(state.views, "released"));
             }
             match state.contents {
                 Contents::Sending => Err(state.contents.gone()),
-                Contents::Sent | Contents::Released => Ok(()),
-                _ => {
-                    state.contents = Contents::Released;
-                    Ok(())
-                }
+                Contents::Sent | Contents::Released => Ok(None),
+                _ => Ok(Some(std::mem::replace(&mut state.contents, Contents::Released))),
             }
-        })
+        })?;
+        drop(released);
+        Ok(())
     }
 
     /// Returns a tensor of the same bytes to be sent, and whether it was a draft, whose send [`finish`](Self::finish) ends.
@@ -354,7 +348,8 @@ impl Memory {
 
     /// Ends the sending of a draft. `None`: it was sent. Otherwise it is ready to be read and sent.
     pub fn finish(&self, tensor: Option<Tensor>) {
-        self.state.lock().contents = tensor.map_or(Contents::Sent, Contents::Ready);
+        let contents = tensor.map_or(Contents::Sent, |tensor| Contents::Ready(Arc::new(tensor)));
+        self.state.lock().contents = contents;
     }
 }
 
@@ -364,7 +359,11 @@ impl State {
             return Err(Refusal::Views(self.views, "sent or shared"));
         }
         match std::mem::replace(&mut self.contents, left) {
-            Contents::Draft(tensor, _) => Ok(tensor),
+            Contents::Draft(tensor, start) => Arc::try_unwrap(tensor).map_err(|tensor| {
+                // Another user counts as a view, so there is none.
+                self.contents = Contents::Draft(tensor, start);
+                Refusal::Views(1, "sent or shared")
+            }),
             other => {
                 let error = other.gone();
                 self.contents = other;
@@ -375,9 +374,9 @@ impl State {
 }
 
 impl Contents {
-    fn read<R>(&self, read: impl FnOnce(&Tensor) -> Result<R, Error>) -> Result<R, Refusal> {
+    fn ready(&self) -> Result<Arc<Tensor>, Refusal> {
         match self {
-            Self::Ready(tensor) => Ok(read(tensor)?),
+            Self::Ready(tensor) => Ok(tensor.clone()),
             Self::Draft(..) => Err(Refusal::Gone("the tensor is being written: share() it first")),
             other => Err(other.gone()),
         }

@@ -294,8 +294,8 @@ impl Tensor {
     /// Returns `(1, 0)`, memory of the host, or `(2, number)`, a GPU.
     ///
     /// Raises `GpuError` if this process does not see the GPU.
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        self.memory.gpu()?.map_or(Ok((1, 0)), gpu::dlpack_device)
+    fn __dlpack_device__(&self, py: Python<'_>) -> PyResult<(i32, i32)> {
+        self.memory.gpu()?.map_or(Ok((1, 0)), |uuid| gpu::dlpack_device(py, uuid))
     }
 
     /// # Safety

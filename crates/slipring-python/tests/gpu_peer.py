@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import select
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import slipring
-from on_gpu import IS_COPIED, READ_ONLY, Array, Driver, OldArray, Taken
+from on_gpu import IS_COPIED, READ_ONLY, Array, Driver, Gate, OldArray, Taken
 
 LONG = 60.0
 
@@ -38,6 +40,27 @@ def pair() -> tuple[slipring.Connection, slipring.Connection]:
     from conftest import connected
 
     return connected(f"slipring-gpu-{os.getpid()}")
+
+
+@contextmanager
+def waiting(gate: Gate, act: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Calls `act` on another thread, and goes on when that waits at the gate. At the end it has got through, and the
+    list has what it returned."""
+    done: list[Any] = []
+
+    def run() -> None:
+        Driver()
+        done.append(act())
+
+    thread = threading.Thread(target=run, daemon=True)
+    gate.shut()
+    thread.start()
+    wait_until(gate.is_reached)
+    yield done
+    assert not done
+    gate.open()
+    thread.join(LONG)
+    assert len(done) == 1
 
 
 class Again:
@@ -213,6 +236,61 @@ def waits() -> None:
     wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
     assert Array.deleted == 3
     array.free()
+
+
+def held_up(act: str) -> None:
+    driver, gate = Driver(), Gate()
+    near, far = pair()
+    array, other = Array(driver, 2, 8).write(list(range(16))), Array(driver, 2, 8)
+    near.send_tensor(array)
+    tensor = far.recv_tensor(LONG)
+    acts: dict[str, Callable[[], Any]] = {
+        "device": tensor.__dlpack_device__,
+        "export": lambda: Taken(tensor, stream=-1).delete(),
+        "export_copy": lambda: Taken(tensor, stream=1, copy=True).delete(),
+        "copy": tensor.copy,
+        "send": lambda: near.send_tensor(other),
+    }
+    with waiting(gate, acts[act]):
+        assert (tensor.nbytes, tensor.writable, tensor.stable, tensor.on_loan) == (64, False, False, True)
+        assert "on a GPU" in repr(tensor)
+        tensor.share()
+        raises(slipring.InvalidTensor, "GPU", tensor.check)
+        if act in ("export", "export_copy", "copy"):
+            raises(slipring.ViewsAlive, "1 views", tensor.release)
+        near.send(b"a message")
+        assert bytes(far.recv(LONG)) == b"a message"
+    if act == "send":
+        far.recv_tensor(LONG).release()
+    assert not tensor._viewed
+    tensor.release()
+    far.close()
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+    other.free()
+
+
+def pinned_meanwhile() -> None:
+    from conftest import connected
+
+    Driver()
+    gate = Gate()
+
+    def use(near: slipring.Connection, far: slipring.Connection) -> None:
+        draft = near.empty(100_000, "uint8")
+        with waiting(gate, lambda: slipring.pin(draft, 1 << 30)):
+            assert (draft.nbytes, draft.writable) == (100_000, True)
+            np.asarray(draft)[:] = 1
+            raises(slipring.ViewsAlive, "1 views", lambda: near.send_tensor(draft))
+            raises(slipring.ViewsAlive, "1 views", draft.release)
+        near.send_tensor(draft)
+        tensor = far.recv_tensor(LONG)
+        with waiting(gate, lambda: slipring.pin(tensor, 1 << 30)):
+            assert np.asarray(tensor).sum() == 100_000
+        tensor.release()
+
+    use(*connected(f"slipring-gpu-{os.getpid()}", slipring.Context(), slipring.Context()))
+    wait_until(lambda: slipring.trim_gpus() == 0)
 
 
 def captured() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes as c
 import itertools
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 VERSIONED, USED_VERSIONED = b"dltensor_versioned", b"used_dltensor_versioned"
@@ -109,6 +111,24 @@ class Driver:
     def is_idle(self, stream: int) -> bool:
         code: int = self.library.cuStreamQuery(c.c_void_p(stream))
         return code == 0
+
+
+class Gate:
+    """A call of the driver, which waits while the gate is shut."""
+
+    def __init__(self) -> None:
+        self.file = Path(os.environ["FAKE_CUDA_GATE"].partition(":")[2])
+        self.reached = Path(f"{self.file}.reached")
+
+    def shut(self) -> None:
+        self.reached.unlink(missing_ok=True)
+        self.file.touch()
+
+    def is_reached(self) -> bool:
+        return self.reached.exists()
+
+    def open(self) -> None:
+        self.file.unlink()
 
 
 class Array:

@@ -44,6 +44,8 @@ def gpu_child(library: Path, tmp_path: Path, name: str) -> Iterator[Start]:
     trace = tmp_path / "trace"
 
     def start(role: str, *arguments: str, **settings: object) -> subprocess.Popen[str]:
+        if "gate" in settings:
+            settings["gate"] = f"{settings['gate']}:{tmp_path / 'gate'}"
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": f"{library}:{os.environ.get('LD_LIBRARY_PATH', '')}",
@@ -82,6 +84,29 @@ def test_tensors_of_a_library_are_read_by_another_one_in_another_process(gpu_chi
 def test_in_one_process(gpu_child: Start, role: str) -> None:
     """Refused tensors are let go of once; the driver is loaded late; a forked child has none."""
     gpu_child(role)
+
+
+@pytest.mark.parametrize(
+    ("act", "call"),
+    [
+        ("device", "cuDeviceGetUuid_v2"),
+        ("export", "cuStreamIsCapturing"),
+        ("export", "cuStreamCreate"),
+        ("export_copy", "cuMemcpyDtoDAsync_v2"),
+        ("copy", "cuStreamCreate"),
+        ("copy", "cuMemcpyDtoHAsync_v2"),
+        ("send", "cuDeviceGetCount"),
+        ("send", "cuStreamIsCapturing"),
+    ],
+)
+def test_other_threads_run_and_use_the_tensor_while_a_call_of_the_driver_waits(
+    gpu_child: Start, act: str, call: str
+) -> None:
+    gpu_child("held_up", act, gate=call)
+
+
+def test_a_tensor_of_the_host_is_used_while_it_is_pinned(gpu_child: Start) -> None:
+    gpu_child("pinned_meanwhile", gate="cuMemHostRegister_v2")
 
 
 def test_a_send_waits_for_the_work_that_writes_the_elements(gpu_child: Start) -> None:
