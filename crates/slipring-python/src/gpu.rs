@@ -7,7 +7,8 @@
 //!
 //! 1. The driver is loaded when the first such tensor is met.
 //! 2. A library's tensor is let go of on another thread, when no process uses it any more.
-//! 3. What a library gets is valid on the stream that it names. Its deleter returns the loan behind the work of that stream.
+//! 3. What a library gets is valid on the stream that it names. Its deleter returns the loan behind the work of that stream,
+//!    detached from the interpreter, before it returns: the stream may end then.
 
 #![allow(unsafe_code)]
 
@@ -24,6 +25,7 @@ use slipring::{DType, Error, TensorSet};
 
 use crate::buffer::with_room;
 use crate::deadline::Deadline;
+use crate::detached::Detached;
 use crate::dlpack::{request, to_capsule};
 use crate::error::{raise, timed_out};
 use crate::memory::Memory;
@@ -161,7 +163,7 @@ pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<
         // Nothing else is queued on it.
         let spare = idle.lock().pop();
         let stream = spare.map_or_else(|| device.stream(), Ok)?;
-        Ok((device, idle, stream))
+        Ok((device, idle, Detached::new(stream)))
     });
     let (device, idle, stream) = begun.map_err(raise)?;
     let Some(exported) = request(object, Some(stream.dlpack_number()))? else { return Ok(None) };
@@ -172,7 +174,7 @@ pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<
         // tensors whose elements nobody writes until they are back: the package's documents say so.
         unsafe { device.adopt_dlpack(raw, &stream) }
     });
-    idle.lock().push(stream);
+    idle.lock().push(stream.clone());
     adopted.map(Some).map_err(raise)
 }
 
@@ -241,7 +243,7 @@ pub fn export(
     };
     let at = (view.device_ptr(), view.byte_len());
     // The view ends before its guard: the first field is dropped first.
-    let raw = export_on(here, (view, guard), at, dtype, shape).map_err(raise)?;
+    let raw = export_on(here, (Detached::new(view), guard), at, dtype, shape).map_err(raise)?;
     to_capsule(py, raw, flags, asked.is_versioned)
 }
 
@@ -254,7 +256,8 @@ fn copy_here(met: &Met, view: &GpuView, stream: &Stream) -> Result<GpuView, Erro
 
 /// Returns a copy of the elements, when the work that writes them is done.
 fn copy_to_host(py: Python<'_>, device: &Device, memory: &Arc<Memory>) -> PyResult<Vec<u8>> {
-    let open = |tensor: &slipring::Tensor| device.open(tensor, &device.stream()?);
+    let open =
+        |tensor: &slipring::Tensor| device.open(tensor, &device.stream()?).map(Detached::new);
     let (view, _guard) = memory.view_detached(py, open)?;
     wait_for(py, &Deadline::after(None), |until| view.settle_deadline(until))?;
     let mut bytes = with_room(view.byte_len())?;

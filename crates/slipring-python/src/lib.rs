@@ -17,6 +17,7 @@ mod calls;
 mod connection;
 mod context;
 mod deadline;
+mod detached;
 mod dlpack;
 mod dtype;
 mod error;

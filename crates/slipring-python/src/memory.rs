@@ -23,6 +23,7 @@ use slipring::cuda::Device;
 use slipring::error::GpuUuid;
 use slipring::{DType, Error, Shape, Tensor, TensorMut};
 
+use crate::detached::Detached;
 use crate::error::{exception, raise};
 use crate::process::Owner;
 
@@ -45,7 +46,7 @@ struct State {
 enum Contents {
     /// To be written by this process. The pointer is that of the first byte.
     Draft(Arc<TensorMut<u8>>, AtomicPtr<u8>),
-    Ready(Arc<Tensor>),
+    Ready(Arc<Detached<Tensor>>),
     /// A draft that is being sent.
     Sending,
     Sent,
@@ -108,7 +109,7 @@ impl Memory {
 
     /// Returns memory to be read.
     pub fn ready(tensor: Tensor) -> Self {
-        Self::new(tensor.dtype(), *tensor.shape(), Contents::Ready(Arc::new(tensor)))
+        Self::new(tensor.dtype(), *tensor.shape(), Contents::ready_of(tensor))
     }
 
     fn new(dtype: DType, shape: Shape, contents: Contents) -> Self {
@@ -295,7 +296,7 @@ impl Memory {
         self.locked(|state| match state.contents {
             Contents::Draft(..) => {
                 let tensor = state.take_draft(Contents::Released)?;
-                state.contents = Contents::Ready(Arc::new(tensor.share()?));
+                state.contents = Contents::ready_of(tensor.share()?);
                 Ok(())
             }
             Contents::Ready(_) => Ok(()),
@@ -348,7 +349,7 @@ impl Memory {
 
     /// Ends the sending of a draft. `None`: it was sent. Otherwise it is ready to be read and sent.
     pub fn finish(&self, tensor: Option<Tensor>) {
-        let contents = tensor.map_or(Contents::Sent, |tensor| Contents::Ready(Arc::new(tensor)));
+        let contents = tensor.map_or(Contents::Sent, Contents::ready_of);
         self.state.lock().contents = contents;
     }
 }
@@ -374,7 +375,11 @@ impl State {
 }
 
 impl Contents {
-    fn ready(&self) -> Result<Arc<Tensor>, Refusal> {
+    fn ready_of(tensor: Tensor) -> Self {
+        Self::Ready(Arc::new(Detached::when(tensor.gpu().is_some(), tensor)))
+    }
+
+    fn ready(&self) -> Result<Arc<Detached<Tensor>>, Refusal> {
         match self {
             Self::Ready(tensor) => Ok(tensor.clone()),
             Self::Draft(..) => Err(Refusal::Gone("the tensor is being written: share() it first")),

@@ -8,18 +8,23 @@ use slipring::{Tensor, TensorSet};
 
 use crate::arrays::{Source, copy_in, copy_loan};
 use crate::deadline::Deadline;
+use crate::detached::Detached;
 use crate::error::raise;
 use crate::memory::Memory;
 use crate::tensor;
 
 /// A tensor to send.
 pub struct Outgoing {
-    tensor: Tensor,
+    tensor: Detached<Tensor>,
     /// The memory of a draft, which is gone when it is sent.
     draft: Option<Arc<Memory>>,
 }
 
 impl Outgoing {
+    fn new(tensor: Tensor, draft: Option<Arc<Memory>>) -> Self {
+        Self { tensor: Detached::when(tensor.gpu().is_some(), tensor), draft }
+    }
+
     /// Returns the tensor of an object, without a copy if it is a [`tensor::Tensor`] of this process.
     ///
     /// # Errors
@@ -27,13 +32,13 @@ impl Outgoing {
     /// As [`tensor::Tensor::sendable`], [`Memory::take_for_send`] and [`copy_in`].
     pub fn of(object: &Bound<'_, PyAny>, source: Source<'_>, wait: &Deadline) -> PyResult<Self> {
         let Ok(tensor) = object.cast::<tensor::Tensor>() else {
-            return Ok(Self { tensor: copy_in(object, source, wait)?, draft: None });
+            return Ok(Self::new(copy_in(object, source, wait)?, None));
         };
         let memory = tensor.get().sendable()?;
         Ok(match memory.take_for_send()? {
-            Some((tensor, true)) => Self { tensor, draft: Some(memory.clone()) },
-            Some((tensor, false)) => Self { tensor, draft: None },
-            None => Self { tensor: copy_loan(object.py(), memory, source, wait)?, draft: None },
+            Some((tensor, true)) => Self::new(tensor, Some(memory.clone())),
+            Some((tensor, false)) => Self::new(tensor, None),
+            None => Self::new(copy_loan(object.py(), memory, source, wait)?, None),
         })
     }
 
@@ -112,8 +117,9 @@ impl OutgoingSet {
     /// # Errors
     ///
     /// `InvalidTensor`: two names are the same, or one is too long.
-    pub fn to_set(&self, names: &[String]) -> PyResult<TensorSet> {
-        let mut set = TensorSet::new();
+    pub fn to_set(&self, names: &[String]) -> PyResult<Detached<TensorSet>> {
+        let is_on_gpu = self.tensors.iter().any(|one| one.tensor.gpu().is_some());
+        let mut set = Detached::when(is_on_gpu, TensorSet::new());
         for (at, tensor) in self.tensors.iter().enumerate() {
             match names.get(at) {
                 Some(name) => set.insert(name, tensor.another()?).map_err(raise)?,

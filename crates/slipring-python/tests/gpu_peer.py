@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as c
 import os
 import select
 import sys
@@ -268,6 +269,70 @@ def held_up(act: str) -> None:
     wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
     array.free()
     other.free()
+
+
+def ends(end: str) -> None:
+    driver, gate = Driver(), Gate()
+    near, far = pair()
+    array = Array(driver, 2, 8)
+    near.send_tensor(array)
+    tensor = far.recv_tensor(LONG)
+    kept = [tensor.__dlpack__(stream=1)]
+    taken = Taken(tensor, stream=1)
+
+    def act() -> None:
+        if end == "deleter":
+            taken.delete(attached=True)
+        elif end == "capsule":
+            kept.clear()
+
+    with waiting(gate, act):
+        assert tensor._viewed
+    if end == "deleter":
+        kept.clear()
+    else:
+        taken.delete()
+    assert not tensor._viewed
+    tensor.release()
+    far.close()
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+
+
+def ends_elsewhere() -> None:
+    driver = Driver()
+    near, far = pair()
+    array = Array(driver, 2, 8)
+    near.send_tensor(array)
+    tensor = far.recv_tensor(LONG)
+    taken = Taken(tensor, stream=1)
+    # These calls keep the interpreter: no other thread runs in it before they return.
+    libc, thread = c.PyDLL(None), c.c_ulong()
+    deleter, structure = c.cast(taken.structure.deleter, c.c_void_p), c.byref(taken.structure)
+    assert libc.pthread_create(c.byref(thread), None, deleter, structure) == 0
+    assert libc.pthread_join(thread, None) == 0
+    assert not tensor._viewed
+    tensor.release()
+    far.close()
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+
+
+LATE: list[Any] = []
+
+
+def ends_late() -> None:
+    """One view ends when the interpreter clears its modules, and one after it is gone."""
+    driver = Driver()
+    near, far = pair()
+    near.send_tensor(Array(driver, 2, 8))
+    tensor = far.recv_tensor(LONG)
+    taken = Taken(tensor, stream=1)
+    LATE.extend((tensor.__dlpack__(stream=1), near, far))
+    deleter, structure = c.cast(taken.structure.deleter, c.c_void_p), c.byref(taken.structure)
+    assert c.CDLL(None).__cxa_atexit(deleter, structure, None) == 0
+    with open(os.environ["FAKE_CUDA_TRACE"], "a") as trace:
+        trace.write("LATE\n")
 
 
 def pinned_meanwhile() -> None:

@@ -23,6 +23,7 @@ get_name = c.pythonapi.PyCapsule_GetName
 get_name.restype, get_name.argtypes = c.c_char_p, [c.py_object]
 
 Deleter = c.CFUNCTYPE(None, c.c_void_p)
+Attached = c.PYFUNCTYPE(None, c.c_void_p)
 
 
 class DLTensor(c.Structure):
@@ -218,5 +219,7 @@ class Taken:
         data = driver.read(self.start, self.nbytes, stream)
         return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
 
-    def delete(self) -> None:
-        self.structure.deleter(c.addressof(self.structure))
+    def delete(self, attached: bool = False) -> None:
+        """Calls the deleter, on a thread that is attached to the interpreter or not."""
+        kind = Attached if attached else Deleter
+        kind(c.cast(self.structure.deleter, c.c_void_p).value)(c.addressof(self.structure))

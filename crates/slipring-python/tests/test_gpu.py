@@ -105,6 +105,22 @@ def test_other_threads_run_and_use_the_tensor_while_a_call_of_the_driver_waits(
     gpu_child("held_up", act, gate=call)
 
 
+@pytest.mark.parametrize("end", ["deleter", "capsule"])
+def test_other_threads_run_while_the_end_of_a_view_waits_for_the_driver(gpu_child: Start, end: str) -> None:
+    gpu_child("ends", end, gate="cuStreamIsCapturing")
+
+
+def test_a_deleter_on_a_thread_of_another_language_needs_no_interpreter(gpu_child: Start) -> None:
+    gpu_child("ends_elsewhere")
+
+
+def test_views_end_with_the_interpreter_and_after_it(gpu_child: Start, tmp_path: Path) -> None:
+    process = gpu_child("ends_late")
+    assert process.wait(LONG) == 0
+    _, late = (tmp_path / "trace").read_text().split("LATE\n")
+    assert late.count(" cuStreamIsCapturing ") == 2, late
+
+
 def test_a_tensor_of_the_host_is_used_while_it_is_pinned(gpu_child: Start) -> None:
     gpu_child("pinned_meanwhile", gate="cuMemHostRegister_v2")
 
