@@ -16,20 +16,23 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use slipring::cuda::{Device, GpuView, Pool, Stream};
 use slipring::error::{CudaFault, GpuUuid};
 use slipring::tensor::dlpack::{DLDevice, DLManagedTensorVersioned, export_on};
-use slipring::{DType, Error, TensorSet};
+use slipring::{DType, Error, Shape, TensorSet};
 
 use crate::buffer::with_room;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, Timeout};
 use crate::detached::Detached;
 use crate::dlpack::{request, to_capsule};
 use crate::error::{raise, timed_out};
 use crate::memory::Memory;
+use crate::metadata::type_name;
+use crate::opened::Opened;
 use crate::process::Owner;
+use crate::stream::StreamNumber;
 use crate::tensor::Tensor;
 
 /// `kDLCUDA` and `kDLCUDAManaged`: memory that the driver of the GPUs knows, and is not on the host.
@@ -178,23 +181,91 @@ pub fn adopt(object: &Bound<'_, PyAny>, deadline: &Deadline) -> PyResult<Option<
     adopted.map(Some).map_err(raise)
 }
 
+/// Returns a tensor of this package in the memory of a library's tensor on a GPU, without a copy: an object with `__dlpack__`, such
+/// as a tensor of PyTorch or an array of CuPy. It can be sent any number of times, and so can `part()` of it. Waits `timeout`
+/// seconds for the work that writes the elements. The library's tensor is kept, and must not be written, until no process uses
+/// it.
+///
+/// Raises `TypeError` if the object lies on no GPU; `TimedOut`; `GpuError` and `InvalidTensor` as a send of it does.
+#[pyfunction]
+#[pyo3(signature = (array, /, *, timeout = None))]
+pub fn from_dlpack(array: &Bound<'_, PyAny>, timeout: Option<Timeout>) -> PyResult<Tensor> {
+    match adopt(array, &Deadline::after(timeout))? {
+        Some(tensor) => Ok(Tensor::ready(tensor)),
+        None => {
+            let text =
+                format!("{} lies on no GPU: copy it to a tensor of empty()", type_name(array));
+            Err(PyTypeError::new_err(text))
+        }
+    }
+}
+
+/// Returns a part of a tensor of this process on a GPU.
+///
+/// # Errors
+///
+/// `InvalidTensor`: as `Device::part`. `TensorGone`, `GpuError`.
+pub fn part(
+    py: Python<'_>,
+    memory: &Arc<Memory>,
+    offset: u64,
+    (dtype, shape): (DType, Shape),
+) -> PyResult<Tensor> {
+    let part = |tensor: &slipring::Tensor| {
+        let uuid = tensor.gpu().ok_or(CudaFault::OnHost)?;
+        meet_uuid(uuid)?.device.part(tensor, offset, dtype, shape)
+    };
+    let (part, _guard) = memory.view_detached(py, part)?;
+    Ok(Tensor::ready(part))
+}
+
+/// Opens tensors for a stream of a GPU.
+///
+/// # Errors
+///
+/// As `Device::open_all`.
+pub fn open_all<'a>(
+    ordinal: u32,
+    tensors: impl Iterator<Item = &'a slipring::Tensor>,
+    stream: StreamNumber,
+) -> Result<Vec<GpuView>, Error> {
+    let Met { device, .. } = meet(ordinal)?;
+    // SAFETY: `Tensors.open` demands it of its caller, as the protocol does in `__dlpack__`.
+    let stream = unsafe { device.stream_of_dlpack(Some(stream.number())) }?;
+    device.open_all(tensors, &stream)
+}
+
 /// What a library asks for in `__dlpack__`.
 pub struct Asked {
-    pub stream: Option<i64>,
+    pub stream: StreamNumber,
     pub device: Option<(i32, i32)>,
     pub copy: Option<bool>,
     pub is_versioned: bool,
 }
 
-/// Returns the GPU of a tensor as `__dlpack_device__` has it.
+/// Returns the number of a GPU.
 ///
 /// # Errors
 ///
 /// `GpuError`: this process does not see it.
-pub fn dlpack_device(py: Python<'_>, uuid: GpuUuid) -> PyResult<(i32, i32)> {
+pub fn ordinal_of(py: Python<'_>, uuid: GpuUuid) -> PyResult<u32> {
     let met = py.detach(|| meet_uuid(uuid)).map_err(raise)?;
-    let DLDevice { device_type, device_id } = DLDevice::cuda(met.device.ordinal());
-    Ok((device_type, device_id))
+    Ok(met.device.ordinal())
+}
+
+/// Returns the number of a GPU that a caller names.
+///
+/// # Errors
+///
+/// `GpuError`: there is none with this number.
+pub fn known(py: Python<'_>, ordinal: u32) -> PyResult<u32> {
+    py.detach(|| meet(ordinal)).map(|_| ordinal).map_err(raise)
+}
+
+/// Returns a GPU as `__dlpack_device__` has it.
+pub fn dlpack_device(ordinal: u32) -> (i32, i32) {
+    let DLDevice { device_type, device_id } = DLDevice::cuda(ordinal);
+    (device_type, device_id)
 }
 
 /// Exports the memory of a tensor on a GPU as a capsule, to be used on the stream that the library names.
@@ -206,15 +277,15 @@ pub fn dlpack_device(py: Python<'_>, uuid: GpuUuid) -> PyResult<(i32, i32)> {
 pub fn export(
     py: Python<'_>,
     memory: &Arc<Memory>,
-    (uuid, dtype): (GpuUuid, DType),
+    (ordinal, dtype): (u32, DType),
+    opened: Option<Arc<Opened>>,
     asked: &Asked,
 ) -> PyResult<Py<PyAny>> {
-    let met = py.detach(|| meet_uuid(uuid)).map_err(raise)?;
-    let here = DLDevice::cuda(met.device.ordinal());
+    let here = DLDevice::cuda(ordinal);
     let shape = memory.shape();
     match asked.device {
         Some(HOST) if asked.copy != Some(false) => {
-            let mut bytes = copy_to_host(py, &met.device, memory)?;
+            let mut bytes = copy_to_host(py, memory)?;
             if dtype == DType::Bool {
                 dtype.check(shape, &bytes).map_err(raise)?;
             }
@@ -224,15 +295,22 @@ pub fn export(
         }
         Some(device) if device != (here.device_type, here.device_id) => {
             let here = (here.device_type, here.device_id);
-            let text = format!("device {device:?}, the tensor lies on {here:?}: memory of a GPU");
+            let text = format!(
+                "device {device:?}, the tensor is read on {here:?}: another GPU takes on_gpu()"
+            );
             return Err(PyBufferError::new_err(text));
         }
         _ => {}
     }
+    if let Some((opened, place)) = opened.and_then(|one| one.place_for(asked).map(|at| (one, at))) {
+        let raw = export_on(here, opened, place, dtype, shape).map_err(raise)?;
+        return to_capsule(py, raw, DLManagedTensorVersioned::READ_ONLY, asked.is_versioned);
+    }
     let copies = asked.copy == Some(true);
     let (view, guard) = memory.view_detached(py, |tensor| {
+        let met = meet(ordinal)?;
         // SAFETY: the protocol demands a stream of this GPU that lives until the deleter is called.
-        let stream = unsafe { met.device.stream_of_dlpack(asked.stream) }?;
+        let stream = unsafe { met.device.stream_of_dlpack(Some(asked.stream.number())) }?;
         let view = met.device.open(tensor, &stream)?;
         if copies { copy_here(&met, &view, &stream) } else { Ok(view) }
     })?;
@@ -255,9 +333,12 @@ fn copy_here(met: &Met, view: &GpuView, stream: &Stream) -> Result<GpuView, Erro
 }
 
 /// Returns a copy of the elements, when the work that writes them is done.
-fn copy_to_host(py: Python<'_>, device: &Device, memory: &Arc<Memory>) -> PyResult<Vec<u8>> {
-    let open =
-        |tensor: &slipring::Tensor| device.open(tensor, &device.stream()?).map(Detached::new);
+fn copy_to_host(py: Python<'_>, memory: &Arc<Memory>) -> PyResult<Vec<u8>> {
+    let open = |tensor: &slipring::Tensor| {
+        let uuid = tensor.gpu().ok_or(CudaFault::OnHost)?;
+        let Met { device, .. } = meet_uuid(uuid)?;
+        device.open(tensor, &device.stream()?).map(Detached::new)
+    };
     let (view, _guard) = memory.view_detached(py, open)?;
     wait_for(py, &Deadline::after(None), |until| view.settle_deadline(until))?;
     let mut bytes = with_room(view.byte_len())?;
@@ -270,8 +351,7 @@ fn copy_to_host(py: Python<'_>, device: &Device, memory: &Arc<Memory>) -> PyResu
 /// # Errors
 ///
 /// `PeerDied`, `TensorGone`, `GpuError`, `ResourceLimit`.
-pub fn to_host(py: Python<'_>, memory: &Arc<Memory>, uuid: GpuUuid) -> PyResult<slipring::Tensor> {
-    let met = py.detach(|| meet_uuid(uuid)).map_err(raise)?;
-    let bytes = copy_to_host(py, &met.device, memory)?;
+pub fn to_host(py: Python<'_>, memory: &Arc<Memory>) -> PyResult<slipring::Tensor> {
+    let bytes = copy_to_host(py, memory)?;
     slipring::Tensor::from_bytes(memory.dtype(), *memory.shape(), &bytes).map_err(raise)
 }

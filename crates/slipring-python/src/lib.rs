@@ -29,6 +29,7 @@ mod listener;
 mod memory;
 mod message;
 mod metadata;
+mod opened;
 mod outgoing;
 mod peer;
 mod peer_memory;
@@ -38,6 +39,7 @@ mod request;
 mod sample;
 mod shape;
 mod stats;
+mod stream;
 mod subscriber;
 mod tensor;
 mod tensor_set;
@@ -96,6 +98,7 @@ fn init(this: &Bound<'_, PyModule>) -> PyResult<()> {
     this.add_class::<tensor::Tensor>()?;
     this.add_class::<tensor_set::Tensors>()?;
     this.add_function(wrap_pyfunction!(strings, this)?)?;
+    this.add_function(wrap_pyfunction!(gpu::from_dlpack, this)?)?;
     this.add_function(wrap_pyfunction!(gpu::pin, this)?)?;
     this.add_function(wrap_pyfunction!(gpu::trim_gpus, this)?)
 }

@@ -195,6 +195,20 @@ impl Memory {
         })
     }
 
+    /// Counts a view, which ends with the returned guard, and returns the tensor, which its user drops before.
+    ///
+    /// # Errors
+    ///
+    /// `TensorGone`: as [`read`](Self::read).
+    pub fn view(self: &Arc<Self>) -> PyResult<(Arc<Detached<Tensor>>, ViewGuard)> {
+        let tensor = self.locked(|state| {
+            let tensor = state.contents.ready()?;
+            state.views += 1;
+            Ok(tensor)
+        })?;
+        Ok((tensor, ViewGuard(self.clone())))
+    }
+
     /// Calls `act`, which calls no Python code, with the tensor while it is ready, detached from the interpreter: it may wait for
     /// the driver of a GPU. Counts a view, which ends with the returned guard.
     ///
@@ -206,12 +220,7 @@ impl Memory {
         py: Python<'_>,
         act: impl FnOnce(&Tensor) -> Result<R, Error> + Send,
     ) -> PyResult<(R, ViewGuard)> {
-        let tensor = self.locked(|state| {
-            let tensor = state.contents.ready()?;
-            state.views += 1;
-            Ok(tensor)
-        })?;
-        let guard = ViewGuard(self.clone());
+        let (tensor, guard) = self.view()?;
         let done = py.detach(|| {
             let done = act(&tensor);
             drop(tensor);

@@ -5,10 +5,12 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+use slipring::error::CudaFault;
 use slipring::message::Metadata;
 use slipring::tensor::BytesElements;
 use slipring::{DType, TensorMut};
@@ -19,7 +21,10 @@ use crate::error::raise;
 use crate::gpu;
 use crate::memory::Memory;
 use crate::metadata::to_dict;
+use crate::opened::Opened;
 use crate::peer_memory::PeerMemory;
+use crate::shape;
+use crate::stream::StreamNumber;
 
 /// Elements of one dtype in row-major order, in shared memory or in memory of this process.
 ///
@@ -32,6 +37,10 @@ pub struct Tensor {
     /// The type that views have, of as many bytes as the memory's.
     dtype: DType,
     metadata: Metadata,
+    /// The number of the GPU whose work reads the memory of another one.
+    reader: Option<u32>,
+    /// The view of `Tensors.open()`, until the tensor is released.
+    opened: Mutex<Option<Arc<Opened>>>,
 }
 
 impl Tensor {
@@ -47,7 +56,32 @@ impl Tensor {
 
     fn over(memory: Memory) -> Self {
         let dtype = memory.dtype();
-        Self { memory: Arc::new(memory), dtype, metadata: Metadata::new() }
+        let (memory, metadata) = (Arc::new(memory), Metadata::new());
+        Self { memory, dtype, metadata, reader: None, opened: Mutex::default() }
+    }
+
+    /// Returns the same memory, for the work of another GPU if one is named.
+    pub fn again(&self, reader: Option<u32>) -> Self {
+        let (memory, metadata) = (self.memory.clone(), self.metadata.clone());
+        let reader = reader.or(self.reader);
+        Self { memory, dtype: self.dtype, metadata, reader, opened: Mutex::default() }
+    }
+
+    /// Returns the tensor with a view of it.
+    pub fn opened(self, opened: Option<Arc<Opened>>) -> Self {
+        Self { opened: Mutex::new(opened), ..self }
+    }
+
+    /// Returns the number of the GPU whose work reads the tensor. `None`: it lies in memory of the host, or is gone.
+    pub fn ordinal(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        let Some(uuid) = self.memory.gpu()? else { return Ok(None) };
+        self.reader.map_or_else(|| gpu::ordinal_of(py, uuid), Ok).map(Some)
+    }
+
+    fn let_go(&self) -> PyResult<()> {
+        let opened = self.opened.lock().take();
+        drop(opened);
+        self.memory.release()
     }
 
     /// Returns the tensor with metadata that came with it.
@@ -164,7 +198,7 @@ impl Tensor {
     /// Raises `TensorGone`, `LoanRevoked`; `GpuError` and `PeerDied` for a tensor on a GPU.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         let copy = match self.memory.gpu()? {
-            Some(uuid) => gpu::to_host(py, &self.memory, uuid)?,
+            Some(_) => gpu::to_host(py, &self.memory)?,
             None => self.memory.read(slipring::Tensor::to_private)?,
         };
         let tensor = Self { dtype: self.dtype, ..Self::ready(copy) };
@@ -184,14 +218,44 @@ impl Tensor {
             );
             return Err(PyValueError::new_err(text));
         }
-        Ok(Self { memory: self.memory.clone(), dtype: to, metadata: self.metadata.clone() })
+        Ok(Self { dtype: to, ..self.again(None) })
+    }
+
+    /// Returns a part of a tensor of this process on a GPU, which `from_dlpack()` has returned: `offset` bytes behind its start, a
+    /// multiple of 256. The dtype is that of the tensor unless another one is given. Many parts of a tensor in one message take
+    /// as much as one of them, and the tensor stays in use until none of them is.
+    ///
+    /// Raises `InvalidTensor` if the tensor is shorter or on loan, and `GpuError` if it lies in memory of the host.
+    #[pyo3(signature = (shape, dtype = None, *, offset = 0))]
+    fn part(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        offset: u64,
+    ) -> PyResult<Self> {
+        let dtype = dtype.map_or(Ok(self.dtype), dtype::parse)?;
+        gpu::part(py, &self.memory, offset, (dtype, shape::parse(shape)?))
+    }
+
+    /// Returns the same memory on a GPU, to be read by the work of the GPU with this number, where it lies. So
+    /// `torch.from_dlpack(tensor.on_gpu(1))` is a tensor on "cuda:1" without a copy.
+    ///
+    /// Raises `GpuError` if there is no such GPU, or the tensor lies in memory of the host. What cannot be read from there is told
+    /// when it is taken.
+    fn on_gpu(&self, py: Python<'_>, gpu: u32) -> PyResult<Self> {
+        if self.memory.gpu()?.is_none() {
+            self.memory.facts()?;
+            return Err(raise(CudaFault::OnHost.into()));
+        }
+        Ok(self.again(Some(gpu::known(py, gpu)?)))
     }
 
     /// Returns the memory to its owner now. `with tensor:` calls it at its end.
     ///
     /// Raises `ViewsAlive` while an array or another view of the tensor is alive.
     fn release(&self) -> PyResult<()> {
-        self.memory.release()
+        self.let_go()
     }
 
     /// Checks that what was read until now is what was sent.
@@ -228,20 +292,23 @@ impl Tensor {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.memory.release()
+        self.let_go()
     }
 
     fn __repr__(&self) -> String {
         let dims: Vec<String> =
             self.memory.shape().dims().iter().map(ToString::to_string).collect();
-        let state = match self.memory.facts() {
-            Ok(facts) if facts.is_writable => "writable",
-            Ok(_) if self.memory.gpu().is_ok_and(|gpu| gpu.is_some()) => "on loan, on a GPU",
-            Ok(facts) if facts.is_loaned && facts.is_stable => "on loan, trusted",
-            Ok(facts) if facts.is_loaned => "on loan: its sender can change it",
-            Ok(_) => "read-only",
-            Err(_) => "gone",
-        };
+        let state =
+            match self.memory.facts() {
+                Ok(facts) if facts.is_writable => "writable",
+                Ok(facts) if self.memory.gpu().is_ok_and(|gpu| gpu.is_some()) => {
+                    if facts.is_loaned { "on loan, on a GPU" } else { "on a GPU" }
+                }
+                Ok(facts) if facts.is_loaned && facts.is_stable => "on loan, trusted",
+                Ok(facts) if facts.is_loaned => "on loan: its sender can change it",
+                Ok(_) => "read-only",
+                Err(_) => "gone",
+            };
         format!("<slipring.Tensor {} [{}], {state}>", dtype::name(self.dtype), dims.join(", "))
     }
 
@@ -275,9 +342,11 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
-        if let Some(uuid) = self.memory.gpu()? {
+        if let Some(ordinal) = self.ordinal(py)? {
+            let stream = StreamNumber::new(stream).map_err(raise)?;
             let asked = gpu::Asked { stream, device: dl_device, copy, is_versioned };
-            return gpu::export(py, &self.memory, (uuid, self.dtype), &asked);
+            let opened = self.opened.lock().clone();
+            return gpu::export(py, &self.memory, (ordinal, self.dtype), opened, &asked);
         }
         if stream.is_some() {
             return Err(PyBufferError::new_err(
@@ -295,7 +364,7 @@ impl Tensor {
     ///
     /// Raises `GpuError` if this process does not see the GPU.
     fn __dlpack_device__(&self, py: Python<'_>) -> PyResult<(i32, i32)> {
-        self.memory.gpu()?.map_or(Ok((1, 0)), |uuid| gpu::dlpack_device(py, uuid))
+        Ok(self.ordinal(py)?.map_or((1, 0), gpu::dlpack_device))
     }
 
     /// # Safety

@@ -9,6 +9,8 @@ use slipring::TensorSet;
 use slipring::message::Metadata;
 
 use crate::metadata::{to_dict, type_name};
+use crate::opened::open_all;
+use crate::stream::StreamNumber;
 use crate::tensor::Tensor;
 
 /// Tensors that came in one message, in order, each with a name if the sender gave one.
@@ -68,6 +70,35 @@ impl Tensors {
     #[getter]
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.tensors.iter().map(|(name, _)| name))
+    }
+
+    /// Opens the tensors that lie on GPUs for a stream, all at once, and returns the tensors, to be taken by DLPack on that stream.
+    /// Tensors that share an allocation are opened with the calls of the driver that one of them takes. What takes one on another
+    /// stream opens it by itself.
+    ///
+    /// `stream` is a stream of PyTorch or CuPy, or a number as in `__dlpack__`: by default the default stream. It lives as long as
+    /// the returned tensors and what was made of them. `gpu` is the number of the GPU whose work reads them, by default the one
+    /// that each lies on.
+    ///
+    /// Raises `GpuError`, `PeerDied`, `TensorGone`; `ValueError` for stream 0, and for a stream where the tensors lie on several
+    /// GPUs and `gpu` is not given.
+    #[pyo3(signature = (*, stream = None, gpu = None))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        gpu: Option<u32>,
+    ) -> PyResult<Self> {
+        let stream = StreamNumber::of(stream)?;
+        let again: Vec<Tensor> =
+            self.tensors.iter().map(|(_, tensor)| tensor.get().again(gpu)).collect();
+        let opened = open_all(py, &again, stream)?;
+        let names = self.tensors.iter().map(|(name, _)| name.clone());
+        let tensors = names.zip(again.into_iter().zip(opened)).map(|(name, (tensor, opened))| {
+            Ok::<_, PyErr>((name, Py::new(py, tensor.opened(opened))?))
+        });
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        Ok(Self { tensors, by_name: OnceLock::new(), metadata: self.metadata.clone() })
     }
 
     /// Returns names and tensors, in order.

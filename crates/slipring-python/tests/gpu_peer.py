@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,252 @@ def held_up(act: str) -> None:
     wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
     array.free()
     other.free()
+
+
+def calls_of(call: str) -> int:
+    """Returns how many calls with this name this process has made."""
+    with open(os.environ["FAKE_CUDA_TRACE"]) as trace:
+        return sum(line.startswith(f"{os.getpid()} ") and f" {call} " in line for line in trace)
+
+
+PARTS = 300
+
+
+def parts_owner(name: str) -> None:
+    """More parts than a message has attachments, each of 64 elements."""
+    array = Array(Driver(), PARTS, 64).write([at // 64 for at in range(PARTS * 64)])
+    whole = slipring.from_dlpack(array)
+    assert (whole.dtype, whole.shape, whole.on_loan, whole.writable) == ("uint32", (PARTS, 64), False, False)
+    assert repr(whole) == f"<slipring.Tensor uint32 [{PARTS}, 64], on a GPU>"
+    parts = {f"part {at}": whole.part(64, offset=256 * at) for at in range(PARTS)}
+    nested = whole.part((2, 64), offset=512).part((256,), "uint8", offset=256)
+    assert (nested.dtype, nested.shape, nested.nbytes) == ("uint8", (256,), 256)
+    raises(slipring.InvalidTensor, "256", lambda: whole.part(1, offset=4))
+    raises(slipring.InvalidTensor, "76800 bytes at offset 256", lambda: whole.part((PARTS, 64), offset=256))
+    raises(slipring.GpuError, "memory of the host", lambda: slipring.empty(8).share().part(1))
+    raises(slipring.GpuError, "memory of the host", lambda: slipring.empty(8).share().on_gpu(0))
+    raises(TypeError, "no GPU", lambda: slipring.from_dlpack(np.ones(1)))
+    with slipring.connect(name, retry=LONG) as link:
+        # Any number of times.
+        for _ in range(2):
+            link.send_tensors({**parts, "nested": nested, "host": np.arange(3)}, meta={"number": 7})
+        whole.release()
+        raises(slipring.TensorGone, "released", lambda: whole.part(1))
+        parts.clear()
+        del nested
+        assert slipring.trim_gpus() > 0 and Array.alive
+        link.recv(LONG)
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+
+
+def parts_reader(name: str) -> None:
+    driver = Driver()
+    stream = driver.stream()
+    with slipring.listen(name) as listener:
+        link = listener.accept(LONG)
+    read_parts(driver, stream, link)
+    link.send(b"read")
+    link.close()
+    wait_until(lambda: slipring.trim_gpus() == 0)
+    driver.end_stream(stream)
+
+
+def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
+    tensors, again = link.recv_tensors(LONG), link.recv_tensors(LONG)
+    raises(slipring.InvalidTensor, "cannot be sent on", lambda: tensors[0].part(1))
+    before = calls_of("cuStreamIsCapturing")
+    opened = tensors.open(stream=stream)
+    assert calls_of("cuStreamIsCapturing") - before == 1
+    assert (opened.names, opened.meta, len(opened)) == (tensors.names, {"number": 7}, PARTS + 2)
+    taken = [Taken(opened[f"part {at}"], stream=stream) for at in range(PARTS)]
+    assert calls_of("cuStreamIsCapturing") - before == 1
+    for at in range(0, PARTS, 37):
+        assert taken[at].values(driver, stream) == [at] * 64
+    assert taken[0].flags == READ_ONLY
+    nested = Taken(opened["nested"], stream=-1)
+    assert nested.values(driver, stream) == [3] * 64
+    assert np.asarray(opened["host"]).tolist() == [0, 1, 2]
+    assert calls_of("cuStreamIsCapturing") - before == 1
+    # Another stream opens it by itself, and a copy is one.
+    for asked in ({"stream": 1}, {"stream": stream, "copy": True}):
+        other = Taken(opened["part 7"], **asked)
+        assert other.values(driver, asked["stream"] if asked["stream"] > 2 else 0) == [7] * 64
+        other.delete()
+    assert calls_of("cuStreamIsCapturing") - before > 1
+    # A view ends with the tensor, and with what was made of it.
+    raises(slipring.ViewsAlive, "1 views", tensors["part 8"].release)
+    raises(slipring.ViewsAlive, "1 views", opened["part 8"].release)
+    taken[8].delete()
+    opened["part 8"].release()
+    raises(slipring.TensorGone, "released", tensors["part 8"].__dlpack__)
+    for at, one in enumerate(taken):
+        if at != 8:
+            one.delete()
+    nested.delete()
+    assert calls_of("cuIpcOpenMemHandle_v2") == 1
+
+    class Stream:
+        """A stream as a library has it."""
+
+        def __init__(self, **attributes: Any) -> None:
+            self.__dict__.update(attributes)
+
+    class Protocol:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return (0, stream)
+
+    for number, named in (
+        (stream, Stream(cuda_stream=stream)),
+        (stream, Stream(ptr=stream)),
+        (stream, Protocol()),
+        (1, Stream(cuda_stream=0)),
+        (1, None),
+        (2, 2),
+        (-1, -1),
+    ):
+        theirs = again.open(stream=named)
+        count = calls_of("cuStreamIsCapturing")
+        last = Taken(theirs[0], stream=number)
+        assert calls_of("cuStreamIsCapturing") == count
+        last.delete()
+        del theirs
+    raises(ValueError, "stream 0", lambda: again.open(stream=0))
+    raises(ValueError, "stream -2", lambda: again.open(stream=-2))
+    raises(TypeError, "not str", lambda: again.open(stream="default"))
+    raises(slipring.GpuError, "no GPU 7", lambda: again.open(gpu=7))
+
+
+def page_programs() -> tuple[str, str]:
+    """Returns the example of docs/python.md, one half for each process."""
+    page = (Path(__file__).parents[3] / "docs" / "python.md").read_text()
+    [block] = [block for block in page.split("```python\n") if block.startswith("flat = ")]
+    owner, reader = block.partition("```")[0].split("\n\n")
+    return owner, reader
+
+
+def page_owner(name: str) -> None:
+    driver, arrays = Driver(), []
+
+    class Torch:
+        """What the example uses of PyTorch."""
+
+        uint8 = "uint8"
+
+        def ones(self, size: int, dtype: str, device: str) -> Array:
+            assert (dtype, device) == ("uint8", "cuda")
+            arrays.append(Array(driver, size // 4))
+            driver.fill(arrays[0].start, 1, size, arrays[0].stream)
+            return arrays[0]
+
+    with slipring.connect(name, retry=LONG) as link:
+        names: dict[str, Any] = {"slipring": slipring, "torch": Torch(), "link": link}
+        exec(page_programs()[0], names)
+        link.recv(LONG)
+        names.clear()
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    arrays[0].free()
+
+
+def page_reader(name: str) -> None:
+    driver = Driver()
+
+    class Torch:
+        from_dlpack = staticmethod(lambda tensor: Taken(tensor, stream=1))
+
+    with slipring.listen(name) as listener:
+        link = listener.accept(LONG)
+    names: dict[str, Any] = {"slipring": slipring, "torch": Torch(), "link": link}
+    exec(page_programs()[1], names)
+    layers = names["layers"]
+    assert {name: layer.shape for name, layer in layers.items()} == {"up": [512, 1024], "down": [1024, 512]}
+    for layer in layers.values():
+        assert layer.values(driver) == [0x01010101] * (1 << 18)
+        layer.delete()
+    names.clear()
+    link.send(b"read")
+    link.close()
+    wait_until(lambda: slipring.trim_gpus() == 0)
+
+
+def sent_meanwhile() -> None:
+    """Another thread asks the driver for the end of a use of the tensor."""
+    driver, gate = Driver(), Gate()
+    near, far = pair()
+    array = Array(driver, 2, 8)
+    tensor, stream = slipring.from_dlpack(array), driver.stream()
+    taken = Taken(tensor, stream=stream)
+    driver.fill(array.start, 0, 64, stream)
+    taken.delete()
+    sent = threading.Event()
+
+    def send() -> None:
+        near.send_tensor(tensor)
+        sent.set()
+
+    with waiting(gate, slipring.trim_gpus):
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        # Long enough for the thread to wait, or to be done. Either lets this one go on.
+        for _ in range(50):
+            time.sleep(0.01)
+    thread.join(LONG)
+    assert sent.is_set()
+    far.recv_tensor(LONG).release()
+    tensor.release()
+    far.close()
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+    driver.end_stream(stream)
+
+
+SIZE = 2 << 20
+
+
+def gpus_owner(name: str) -> None:
+    driver = Driver()
+    start = driver.map(SIZE)
+    array, by_handle = Array(driver, 64, start=start).write(list(range(64))), Array(driver, 64)
+    with slipring.connect(name, retry=LONG) as link:
+        link.send_tensors({"there": slipring.from_dlpack(array), "by handle": by_handle})
+        link.recv(LONG)
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    by_handle.free()
+    driver.end_stream(array.stream)
+    driver.unmap(start, SIZE)
+
+
+def gpus_reader(name: str) -> None:
+    """The tensors lie on GPU 0, and GPU 1 reads them."""
+    driver = Driver(1)
+    stream = driver.stream()
+    with slipring.listen(name) as listener:
+        link = listener.accept(LONG)
+    read_there(driver, stream, link)
+    link.send(b"read")
+    link.close()
+    wait_until(lambda: slipring.trim_gpus() == 0)
+    driver.end_stream(stream)
+
+
+def read_there(driver: Driver, stream: int, link: slipring.Connection) -> None:
+    tensors = link.recv_tensors(LONG)
+    tensor = tensors["there"]
+    assert tensor.__dlpack_device__() == (2, 0)
+    there = tensor.on_gpu(1)
+    assert there.__dlpack_device__() == (2, 1)
+    assert (there.view("int32").__dlpack_device__(), there.on_gpu(0).__dlpack_device__()) == ((2, 1), (2, 0))
+    for taken in (Taken(there, stream=stream), Taken(there, stream=stream, dl_device=(2, 1))):
+        assert taken.device == (2, 1)
+        assert taken.values(driver, stream) == list(range(64))
+        taken.delete()
+    assert np.asarray(there.copy()).tolist() == list(range(64))
+    raises(BufferError, "(2, 1)", lambda: there.__dlpack__(dl_device=(2, 0)))
+    raises(BufferError, "on_gpu", lambda: tensor.__dlpack__(dl_device=(2, 1)))
+    raises(slipring.GpuError, "no GPU 7", lambda: tensor.on_gpu(7))
+    raises(slipring.GpuError, "cannot use it", tensors["by handle"].on_gpu(1).__dlpack__)
+    raises(slipring.GpuError, "cannot use it", lambda: tensors.open(gpu=1))
+    assert not tensor._viewed
 
 
 def ends(end: str) -> None:

@@ -56,14 +56,34 @@ class Legacy(c.Structure):
     _fields_ = (("tensor", DLTensor), ("manager_ctx", c.c_void_p), ("deleter", Deleter))
 
 
-class Driver:
-    """The driver, with the primary context of GPU 0 current on this thread."""
+class Location(c.Structure):
+    _fields_ = (("type", c.c_int), ("id", c.c_int))
 
-    def __init__(self) -> None:
+
+class Properties(c.Structure):
+    """Of an allocation: pinned, exported as a descriptor, on a GPU."""
+
+    _fields_ = (
+        ("type", c.c_int),
+        ("handle_types", c.c_int),
+        ("location", Location),
+        ("meta", c.c_void_p),
+        ("flags", c.c_ubyte * 8),
+    )
+
+
+class Access(c.Structure):
+    _fields_ = (("location", Location), ("flags", c.c_int))
+
+
+class Driver:
+    """The driver, with the primary context of a GPU current on this thread."""
+
+    def __init__(self, gpu: int = 0) -> None:
         self.library = c.CDLL("libcuda.so.1")
         context = c.c_void_p()
         self.call("cuInit", 0)
-        self.call("cuDevicePrimaryCtxRetain", c.byref(context), 0)
+        self.call("cuDevicePrimaryCtxRetain", c.byref(context), gpu)
         self.call("cuCtxPushCurrent_v2", context)
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -77,6 +97,21 @@ class Driver:
 
     def free(self, start: int) -> None:
         self.call("cuMemFree_v2", c.c_uint64(start))
+
+    def map(self, size: int) -> int:
+        """Returns memory of GPU 0 that travels by descriptor."""
+        here = Location(1, 0)
+        handle, start, length = c.c_uint64(), c.c_uint64(), c.c_size_t(size)
+        self.call("cuMemCreate", c.byref(handle), length, c.byref(Properties(1, 1, here)), c.c_uint64(0))
+        self.call("cuMemAddressReserve", c.byref(start), length, c.c_size_t(0), c.c_uint64(0), c.c_uint64(0))
+        self.call("cuMemMap", start, length, c.c_size_t(0), handle, c.c_uint64(0))
+        self.call("cuMemRelease", handle)
+        self.call("cuMemSetAccess", start, length, c.byref(Access(here, 3)), c.c_size_t(1))
+        return start.value
+
+    def unmap(self, start: int, size: int) -> None:
+        self.call("cuMemUnmap", c.c_uint64(start), c.c_size_t(size))
+        self.call("cuMemAddressFree", c.c_uint64(start), c.c_size_t(size))
 
     def stream(self) -> int:
         stream = c.c_void_p()
@@ -140,10 +175,10 @@ class Array:
     numbers = itertools.count()
     deleted = 0
 
-    def __init__(self, driver: Driver, *shape: int, lie: Any = None) -> None:
+    def __init__(self, driver: Driver, *shape: int, lie: Any = None, start: int | None = None) -> None:
         self.driver, self.shape, self.lie = driver, shape, lie
         self.nbytes = 4 * math.prod(shape)
-        self.start = driver.alloc(max(self.nbytes, 4096))
+        self.start = driver.alloc(max(self.nbytes, 4096)) if start is None else start
         self.stream = driver.stream()
         self.device = (2, 0)
         self.streams: list[Any] = []

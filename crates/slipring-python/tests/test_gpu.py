@@ -105,6 +105,25 @@ def test_other_threads_run_and_use_the_tensor_while_a_call_of_the_driver_waits(
     gpu_child("held_up", act, gate=call)
 
 
+def test_many_parts_of_a_tensor_go_in_one_message_and_are_opened_at_once(gpu_child: Start, name: str) -> None:
+    gpu_child("parts_reader", name)
+    gpu_child("parts_owner", name)
+
+
+def test_another_gpu_reads_a_tensor_where_it_lies(gpu_child: Start, name: str) -> None:
+    gpu_child("gpus_reader", name, devices=2)
+    gpu_child("gpus_owner", name, devices=2)
+
+
+def test_the_example_of_the_page_runs(gpu_child: Start, name: str) -> None:
+    gpu_child("page_reader", name)
+    gpu_child("page_owner", name)
+
+
+def test_other_threads_run_while_a_send_waits_for_what_the_driver_is_asked(gpu_child: Start) -> None:
+    gpu_child("sent_meanwhile", gate="cuEventQuery", delay_us=100_000)
+
+
 @pytest.mark.parametrize("end", ["deleter", "capsule"])
 def test_other_threads_run_while_the_end_of_a_view_waits_for_the_driver(gpu_child: Start, end: str) -> None:
     gpu_child("ends", end, gate="cuStreamIsCapturing")
