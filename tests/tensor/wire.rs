@@ -835,6 +835,22 @@ fn peer_py_finds_what_is_wrong_in_a_record() {
 }
 
 #[test]
+fn peer_py_takes_as_many_tensors_as_a_set_may_have_and_no_more() {
+    let empty = [2, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // The honest one waits for a text.
+    let told = [(1 << 15, "text: a record of kind 7"), ((1 << 15) + 1, "more than 32768 tensors")];
+    for (count, complaint) in told {
+        let Some((mut peer, python)) = raw_peer(1, frozen_seals()) else { return };
+        let description = empty.repeat(count);
+        peer.pool[0].1.write(0, &description);
+        let lent = Lent { len: description.len() as u64, ..LENT };
+        let (header, payload) = record(&[lent], &[]);
+        peer.publish(header | raw::POOLED, &payload);
+        python.fails(complaint);
+    }
+}
+
+#[test]
 fn peer_py_finds_what_is_wrong_in_a_header_or_with_a_frozen_segment() {
     let (honest, payload) = record(&[FROZEN], &entry(2, 1, 0, 0, &64u32.to_le_bytes()));
     let lies = [
