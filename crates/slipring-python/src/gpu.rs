@@ -312,8 +312,12 @@ pub fn export(
         // SAFETY: the protocol demands a stream of this GPU that lives until the deleter is called.
         let stream = unsafe { met.device.stream_of_dlpack(Some(asked.stream.number())) }?;
         let view = met.device.open(tensor, &stream)?;
-        if copies { copy_here(&met, &view, &stream) } else { Ok(view) }
+        if copies { copy_here(&met, &view, &stream) } else { Ok(view) }.map(Detached::new)
     })?;
+    if copies && asked.stream.is_unordered() {
+        // The library has no stream that it could order behind the copy.
+        wait_for(py, &Deadline::after(None), |until| view.settle_deadline(until))?;
+    }
     let (guard, flags) = if copies {
         (None, DLManagedTensorVersioned::IS_COPIED)
     } else {
@@ -321,7 +325,7 @@ pub fn export(
     };
     let at = (view.device_ptr(), view.byte_len());
     // The view ends before its guard: the first field is dropped first.
-    let raw = export_on(here, (Detached::new(view), guard), at, dtype, shape).map_err(raise)?;
+    let raw = export_on(here, (view, guard), at, dtype, shape).map_err(raise)?;
     to_capsule(py, raw, flags, asked.is_versioned)
 }
 

@@ -327,11 +327,13 @@ impl Tensor {
 
     /// Returns the tensor as a capsule of DLPack.
     ///
-    /// A tensor on a GPU is used on the caller's `stream`, which lives as long as what the caller makes of the capsule. It is
-    /// copied for `copy=True`, and to the host for `dl_device=(1, 0)`.
+    /// A tensor on a GPU is used on the caller's `stream`, which lives as long as what the caller makes of the capsule: 1 or `None`
+    /// is the legacy default stream, 2 that of a thread, -1 asks for no order, and others are addresses. It is copied for
+    /// `copy=True`, and to the host for `dl_device=(1, 0)`. A copy without an order is made when the call returns.
     ///
-    /// Raises `BufferError` if the caller asks for another device, or for read-only memory of the host without a copy in DLPack
-    /// before 1.0; `ValueError`, `GpuError` and `PeerDied` for a tensor on a GPU.
+    /// Raises `BufferError` if the caller asks for another device, for read-only memory of the host without a copy in DLPack
+    /// before 1.0, or names a stream for memory of the host; `ValueError` for stream 0 and what is none; `GpuError` and `PeerDied`
+    /// for a tensor on a GPU.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__(
         &self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes as c
 import os
+import re
 import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -384,6 +386,61 @@ def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
     raises(ValueError, "stream -2", lambda: again.open(stream=-2))
     raises(TypeError, "not str", lambda: again.open(stream="default"))
     raises(slipring.GpuError, "no GPU 7", lambda: again.open(gpu=7))
+
+
+def streams() -> None:
+    driver = Driver()
+    near, far = pair()
+    array = Array(driver, 2, 8).write(list(range(16)))
+    near.send_tensor(array)
+    tensor = far.recv_tensor(LONG)
+    assert [number is not None and number > 2 for number in array.streams] == [True]
+    own, other = driver.stream(), driver.stream()
+
+    def made() -> int:
+        return calls_of("cuStreamCreate")
+
+    def awaited(stream: str) -> int:
+        with open(os.environ["FAKE_CUDA_TRACE"]) as trace:
+            return sum(f" cuStreamIsCapturing {stream} " in line for line in trace)
+
+    for number in (None, 1, 2, own, -1):
+        default, before = awaited("stream:0"), made()
+        taken = Taken(tensor, stream=number)
+        # The tensor is opened for the default stream, for that of the caller, or for one of its own.
+        assert awaited("stream:0") - default == (number in (None, 1, 2)), number
+        assert made() - before == (number == -1), number
+        assert taken.values(driver, own if number == own else 0) == list(range(16))
+        taken.delete()
+        # A copy is there for later work of the stream, and without an order for all work.
+        copy = Taken(tensor, stream=number, copy=True)
+        behind = {own: own, -1: other}.get(number or 0, 0)
+        if number == -1:
+            with open(os.environ["FAKE_CUDA_TRACE"]) as trace:
+                calls = trace.read()
+            name = re.findall(r" cuStreamCreate .*(stream:\d+)", calls)[-1]
+            assert f" cuStreamQuery {name} = 0" in calls, name
+        assert copy.values(driver, behind) == list(range(16)), number
+        copy.delete()
+    on_host = {"dl_device": (1, 0)}
+    for asked in ({}, on_host, {"copy": True}):
+        for number in (0, -2, -(1 << 63)):
+            raises(ValueError, f"stream {number} of DLPack", partial(tensor.__dlpack__, stream=number, **asked))
+        raises(OverflowError, "", partial(tensor.__dlpack__, stream=1 << 63, **asked))
+        raises(TypeError, "", partial(tensor.__dlpack__, stream="1", **asked))
+    for number in (None, 1, 2, own, -1):
+        assert Taken(tensor, stream=number, **on_host).device == (1, 0)
+    host = slipring.empty(8, zeroed=True)
+    assert Taken(host, stream=None).device == (1, 0)
+    for number in (-1, 0, 1, 2, own):
+        raises(BufferError, "no streams", partial(host.__dlpack__, stream=number))
+    assert not tensor._viewed
+    tensor.release()
+    far.close()
+    wait_until(lambda: slipring.trim_gpus() == 0 and not Array.alive)
+    array.free()
+    for stream in (own, other):
+        driver.end_stream(stream)
 
 
 def page_programs() -> tuple[str, str]:

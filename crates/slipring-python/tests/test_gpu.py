@@ -115,6 +115,10 @@ def test_another_gpu_reads_a_tensor_where_it_lies(gpu_child: Start, name: str) -
     gpu_child("gpus_owner", name, devices=2)
 
 
+def test_each_stream_of_dlpack_is_used_as_its_standard_says(gpu_child: Start) -> None:
+    gpu_child("streams", delay_us=50_000)
+
+
 def test_the_example_of_the_page_runs(gpu_child: Start, name: str) -> None:
     gpu_child("page_reader", name)
     gpu_child("page_owner", name)
