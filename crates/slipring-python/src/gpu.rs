@@ -74,7 +74,19 @@ fn meet(ordinal: u32) -> Result<Met, Error> {
     Ok(met)
 }
 
+/// Returns a GPU that this process has met, and asks no driver.
+fn met(uuid: GpuUuid) -> Option<Met> {
+    let is_user = USER.get().is_some_and(|user| *user == Owner::here());
+    if !is_user {
+        return None;
+    }
+    MET.lock().iter().find(|met| met.device.uuid() == uuid).cloned()
+}
+
 fn meet_uuid(uuid: GpuUuid) -> Result<Met, Error> {
+    if let Some(met) = met(uuid) {
+        return Ok(met);
+    }
     match Device::of_uuid(uuid)? {
         Some(device) => meet(device.ordinal()),
         None => Err(CudaFault::HiddenDevice { is: uuid }.into()),
@@ -249,8 +261,8 @@ pub struct Asked {
 ///
 /// `GpuError`: this process does not see it.
 pub fn ordinal_of(py: Python<'_>, uuid: GpuUuid) -> PyResult<u32> {
-    let met = py.detach(|| meet_uuid(uuid)).map_err(raise)?;
-    Ok(met.device.ordinal())
+    let known = met(uuid).map_or_else(|| py.detach(|| meet_uuid(uuid)), Ok);
+    known.map(|met| met.device.ordinal()).map_err(raise)
 }
 
 /// Returns the number of a GPU that a caller names.

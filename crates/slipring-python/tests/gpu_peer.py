@@ -249,7 +249,6 @@ def held_up(act: str) -> None:
     near.send_tensor(array)
     tensor = far.recv_tensor(LONG)
     acts: dict[str, Callable[[], Any]] = {
-        "device": tensor.__dlpack_device__,
         "export": lambda: Taken(tensor, stream=-1).delete(),
         "export_copy": lambda: Taken(tensor, stream=1, copy=True).delete(),
         "copy": tensor.copy,
@@ -275,9 +274,10 @@ def held_up(act: str) -> None:
 
 
 def calls_of(call: str) -> int:
-    """Returns how many calls with this name this process has made."""
+    """Returns how many calls of the driver, with this name if there is one, this thread has made."""
+    me = f"{os.getpid()} {threading.get_native_id()} "
     with open(os.environ["FAKE_CUDA_TRACE"]) as trace:
-        return sum(line.startswith(f"{os.getpid()} ") and f" {call} " in line for line in trace)
+        return sum(line.startswith(me) and (not call or f" {call} " in line) for line in trace)
 
 
 PARTS = 300
@@ -327,11 +327,20 @@ def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
     tensors, again = link.recv_tensors(LONG), link.recv_tensors(LONG)
     raises(slipring.InvalidTensor, "cannot be sent on", lambda: tensors[0].part(1))
     before = calls_of("cuStreamIsCapturing")
+    tensors[0].__dlpack_device__()
+    everything = calls_of("")
+    tensors.open(stream=-1)
+    of_all, everything = calls_of("") - everything, calls_of("")
+    tensors["part 0"].__dlpack__(stream=-1)
+    of_one = calls_of("") - everything
+    assert 0 < of_all <= of_one + 2, (of_all, of_one)
+    before = calls_of("cuStreamIsCapturing")
     opened = tensors.open(stream=stream)
     assert calls_of("cuStreamIsCapturing") - before == 1
+    everything = calls_of("")
     assert (opened.names, opened.meta, len(opened)) == (tensors.names, {"number": 7}, PARTS + 2)
     taken = [Taken(opened[f"part {at}"], stream=stream) for at in range(PARTS)]
-    assert calls_of("cuStreamIsCapturing") - before == 1
+    assert calls_of("") == everything
     for at in range(0, PARTS, 37):
         assert taken[at].values(driver, stream) == [at] * 64
     assert taken[0].flags == READ_ONLY

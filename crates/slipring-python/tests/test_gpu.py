@@ -89,7 +89,6 @@ def test_in_one_process(gpu_child: Start, role: str) -> None:
 @pytest.mark.parametrize(
     ("act", "call"),
     [
-        ("device", "cuDeviceGetUuid_v2"),
         ("export", "cuStreamIsCapturing"),
         ("export", "cuStreamCreate"),
         ("export_copy", "cuMemcpyDtoDAsync_v2"),
