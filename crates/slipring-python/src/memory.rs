@@ -385,7 +385,9 @@ impl State {
 
 impl Contents {
     fn ready_of(tensor: Tensor) -> Self {
-        Self::Ready(Arc::new(Detached::when(tensor.gpu().is_some(), tensor)))
+        // The end of a loan calls no driver.
+        let may_wait = tensor.gpu().is_some() && !tensor.is_loaned();
+        Self::Ready(Arc::new(Detached::when(may_wait, tensor)))
     }
 
     fn ready(&self) -> Result<Arc<Detached<Tensor>>, Refusal> {

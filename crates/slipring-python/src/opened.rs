@@ -14,10 +14,12 @@ use crate::memory::ViewGuard;
 use crate::stream::StreamNumber;
 use crate::tensor::Tensor;
 
-/// A tensor on a GPU, opened for a stream. It counts as a view of its memory.
+/// A tensor on a GPU, opened for a stream.
 pub struct Opened {
-    // The view ends before its guard: the first field is dropped first.
-    view: Detached<GpuView>,
+    /// Those that were opened together. They end together, so the interpreter is left once for all of them.
+    views: Arc<Detached<Vec<GpuView>>>,
+    at: usize,
+    /// Counts as a view of this tensor's memory.
     _guard: ViewGuard,
     stream: StreamNumber,
 }
@@ -28,7 +30,8 @@ impl Opened {
     pub fn place_for(&self, asked: &Asked) -> Option<(u64, usize)> {
         let wants_this = asked.stream.is_unordered() || asked.stream == self.stream;
         let fits = wants_this && asked.copy != Some(true);
-        fits.then(|| (self.view.device_ptr(), self.view.byte_len()))
+        let view = &self.views[self.at];
+        fits.then(|| (view.device_ptr(), view.byte_len()))
     }
 }
 
@@ -65,10 +68,10 @@ pub fn open_all(
             drop(ready);
             views
         });
-        let views = views.map_err(raise)?;
-        for ((at, view), guard) in places.into_iter().zip(views).zip(guards) {
-            let view = Detached::new(view);
-            opened[at] = Some(Arc::new(Opened { view, _guard: guard, stream }));
+        let views = Arc::new(Detached::new(views.map_err(raise)?));
+        for (at, (place, guard)) in places.into_iter().zip(guards).enumerate() {
+            let views = views.clone();
+            opened[place] = Some(Arc::new(Opened { views, at, _guard: guard, stream }));
         }
     }
     Ok(opened)
