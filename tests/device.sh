@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Everything about GPUs, on a machine that has one: the tests over its own driver, `cuda_pair` and `cuda_bench`.
+# Everything about GPUs, on a machine that has one: the tests over its own driver, `cuda_pair`, `cuda_bench`, and the queues of
+# `torch.multiprocessing` beside slipring.
 #
-#   tests/device.sh            builds and runs; needs a driver and a Rust toolchain (offline, if the crates are vendored)
+#   tests/device.sh            builds and runs; needs a driver and a Rust toolchain (offline, if the crates are vendored),
+#                              and for the queues a Python with torch, or PyPI
 #   tests/device.sh bundle     builds alone: target/device then runs on a machine that has a driver and nothing else
 #   tests/device.sh run        runs what is in target/device
 set -euo pipefail
@@ -26,6 +28,15 @@ for line in sys.stdin:
         shutil.copy(made["executable"], sys.argv[1] + "/test-" + made["target"]["name"])
 ' "$bundle"
     strip "$bundle"/* || true
+    beside_torch || echo "no Python with torch can be made here"
+}
+
+# Makes a Python with torch and the package: of what is installed, else from PyPI.
+beside_torch() {
+    python3 -m venv --system-site-packages "$bundle/python"
+    local pip=("$bundle/python/bin/pip" install --quiet --disable-pip-version-check --retries 1)
+    "${pip[@]}" maturin numpy torch &&
+        PATH=$bundle/python/bin:$PATH "${pip[@]}" --no-build-isolation --no-deps crates/slipring-python
 }
 
 # Commands before each of two processes.
@@ -46,8 +57,7 @@ run() {
     command -v nvidia-smi >/dev/null && nvidia-smi -L
     # The modules `fake` and `fake_misuse` are about the driver without a GPU. What measures runs alone.
     local speed=pinned::a_gpu_reads_a_pinned_segment_as_fast_as_memory_of_the_driver
-    local set=sets::a_set_of_19500_tensors_takes_as_few_calls_of_the_driver_as_one
-    SLIPRING_GPU=1 "$bundle/test-cuda" --nocapture --skip fake --skip "$speed" --skip "$set" --skip peers::
+    SLIPRING_GPU=1 "$bundle/test-cuda" --nocapture --skip fake --skip "$speed" --skip peers::
     # One GPU reads memory of another. A test says so if the topology has no way between the first two.
     if command -v nvidia-smi >/dev/null && [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
         echo "skipped: tensors between GPUs need two, and there is one"
@@ -55,8 +65,6 @@ run() {
         SLIPRING_GPU=1 "$bundle/test-cuda" --nocapture peers::
     fi
     SLIPRING_GPU=1 "$bundle/test-cuda" --nocapture --exact "$speed"
-    # It prints how long 19,500 tensors take to be sent, received and opened: without optimization, in debug builds.
-    SLIPRING_GPU=1 "$bundle/test-cuda" --nocapture --exact "$set"
     local name=device-$$
     pair "$name-handle" 1024 3
     pair "$name-fd" 1024 3 fd
@@ -68,6 +76,14 @@ run() {
         echo "skipped: namespaces of their own are not permitted here"
     fi
     "$bundle/cuda_bench"
+    local python=$bundle/python/bin/python
+    if "$python" -c 'import slipring, torch; assert torch.cuda.is_available()' 2>/dev/null; then
+        "$python" -m slipring.torch.gpu_bench
+        echo "the same, with memory that travels as a descriptor:"
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$python" -m slipring.torch.gpu_bench
+    else
+        echo "skipped: the queues of torch.multiprocessing need a Python with torch that finds the GPU"
+    fi
 }
 
 case ${1:-all} in
@@ -78,7 +94,7 @@ all)
     run
     ;;
 *)
-    sed -n '2,6p' "$0"
+    sed -n '2,8p' "$0"
     exit 2
     ;;
 esac

@@ -14,6 +14,8 @@
 //!   `import`: the same of memory that the other process does not know yet; up to 1 GiB, 8 rounds.
 //!   `host`: copied to the host's shared memory, sent, copied to the other side's own memory of the GPU.
 //!   `staged`: TensorPipe's design: copied to a staging buffer on the GPU, waited for, copied out of it, waited for.
+//! - A last row has a set of 19,500 tensors, those of a mixture of experts of 30 billion parameters, that lie in one allocation:
+//!   `made` is until the set is on its way, `set` until the other process has opened all of them and the answer is back.
 //!
 //! Expect a line a size and mode. `handle`, `words` and `written` are flat; the last two modes grow with the size.
 
@@ -23,7 +25,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use slipring::cuda::{Device, Export, Order, Pool, PoolOptions, Stream};
-use slipring::{Address, Connection, Context, DType, Tensor};
+use slipring::{Address, Connection, Context, DType, Tensor, TensorSet};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -31,6 +33,12 @@ const MODES: [&str; 7] = ["floor", "handle", "words", "written", "import", "host
 
 /// The rounds of `import`, and its longest tensor: the other process keeps what it has imported.
 const IMPORTS: (u32, usize) = (8, 1 << 30);
+
+/// The tensors of a set, and the bytes from the start of one to that of the next.
+const SET: (usize, usize) = (19_500, 512);
+
+/// The rounds of it.
+const SETS: u32 = 10;
 
 struct Options {
     sizes: Vec<usize>,
@@ -126,7 +134,33 @@ impl Side {
         Ok(())
     }
 
+    /// A set of tensors that lie in `whole`, there and back. Returns when it was on its way.
+    fn lead_set(&mut self, whole: &Tensor) -> Outcome<Instant> {
+        self.link.send(b"set")?;
+        let mut set = TensorSet::new();
+        for at in 0..SET.0 {
+            let part = self.device.part(whole, (at * SET.1) as u64, DType::Bf16, [16, 16])?;
+            set.insert(&format!("layers.{}.experts.{}.up_proj", at / 384, at % 384), part)?;
+        }
+        self.link.sender().send_tensors(&set)?;
+        let sent = Instant::now();
+        self.link.recv()?.ok_or("the other side has closed")?;
+        Ok(sent)
+    }
+
+    fn follow_set(&mut self) -> Outcome<()> {
+        let set = self.link.receiver().recv_tensors()?.ok_or("the other side has closed")?;
+        let views = self.device.open_all(set.iter().map(|(_, tensor)| tensor), &self.stream)?;
+        if views.len() != SET.0 {
+            return Err(format!("a set of {} tensors", views.len()).into());
+        }
+        Ok(self.link.send(b"")?)
+    }
+
     fn follow(&mut self, mode: &str) -> Outcome<()> {
+        if mode == "set" {
+            return self.follow_set();
+        }
         if mode != "floor" {
             let tensor = self.link.recv_tensor()?.ok_or("the other side has closed")?;
             match mode {
@@ -198,18 +232,41 @@ fn lead(options: &Options) -> Outcome<()> {
             }
         }
         for (mode, times) in MODES.into_iter().zip(&times).filter(|(_, times)| !times.is_empty()) {
-            let [p50, p99] = [0.5, 0.99].map(|at| times.value_at_quantile(at) as f64 / 1e3);
-            if options.json {
-                let row = serde_json::json!({
-                    "what": "cuda", "mode": mode, "bytes": size, "p50_us": p50, "p99_us": p99,
-                });
-                println!("{row}");
-            } else {
-                println!("{size:>12} B  {mode:<7} p50 {p50:>10.2} us  p99 {p99:>10.2} us");
-            }
+            show(options, mode, size, times);
         }
     }
+    lead_sets(options, &mut side)?;
     Ok(side.link.close()?)
+}
+
+fn lead_sets(options: &Options, side: &mut Side) -> Outcome<()> {
+    let whole = side.tensor("words", SET.0 * SET.1)?;
+    let mut times = Histogram::<u64>::new(3)?;
+    let mut made = Histogram::<u64>::new(3)?;
+    for round in 0..options.rounds.min(SETS) + 1 {
+        let start = Instant::now();
+        let sent = side.lead_set(&whole)?;
+        if round > 0 {
+            times.record(start.elapsed().as_nanos() as u64)?;
+            made.record((sent - start).as_nanos() as u64)?;
+        }
+    }
+    show(options, "made", SET.0 * SET.1, &made);
+    show(options, "set", SET.0 * SET.1, &times);
+    Ok(())
+}
+
+/// Prints a row.
+fn show(options: &Options, mode: &str, size: usize, times: &Histogram<u64>) {
+    let [p50, p99] = [0.5, 0.99].map(|at| times.value_at_quantile(at) as f64 / 1e3);
+    if options.json {
+        let row = serde_json::json!({
+            "what": "cuda", "mode": mode, "bytes": size, "p50_us": p50, "p99_us": p99,
+        });
+        println!("{row}");
+    } else {
+        println!("{size:>12} B  {mode:<7} p50 {p50:>10.2} us  p99 {p99:>10.2} us");
+    }
 }
 
 fn follow(name: &str) -> Outcome<()> {

@@ -30,7 +30,7 @@ import pytest
 import slipring
 import slipring.torch
 from conftest import LONG
-from slipring.torch import _pins, _results
+from slipring.torch import _pins, _results, gpu_bench
 
 SPAWN = multiprocessing.get_context("spawn")
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -627,6 +627,37 @@ def test_64_workers_under_a_limit_of_1024_descriptors() -> None:
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=2 * LONG, check=False)
     assert found.stdout.startswith("all 256 batches"), found.stdout
     assert found.returncode == 0
+
+
+@with_torch
+def test_the_bench_of_gpus_carries_tensors_of_the_host() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "slipring.torch.gpu_bench",
+        "--device",
+        "cpu",
+        "--sizes",
+        "4096,64",
+        "--rounds",
+        "2",
+    ]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONG, check=True)
+    rows = [line.split()[:4] for line in found.stdout.splitlines()]
+    assert rows == [[size, "B", way, "p50"] for size in ("4096", "64") for way in gpu_bench.WAYS]
+
+
+def test_the_bench_of_gpus_leaves_out_what_does_not_carry_a_tensor() -> None:
+    def trip(way: str, number: int) -> float:
+        if way == "torch" and number > 2:
+            raise RuntimeError("no handle\nand more")
+        return 1.0
+
+    shown: dict[str, str] = {}
+    gpu_bench.measure(trip, 3, shown.__setitem__)
+    assert shown["torch"] == "does not carry it: no handle"
+    assert shown["slipring"].endswith("1.000 of the better rival")
+    assert set(shown) == set(gpu_bench.WAYS)
 
 
 def load(pipe: Any) -> None:

@@ -1,0 +1,178 @@
+"""What a tensor on a GPU takes to another process: ``python -m slipring.torch.gpu_bench``.
+
+A round trip begins before a kernel that fills the tensor, and ends when the other process has read its last element and
+has answered. So each round checks the order of the work by content, and its time includes that kernel and the read. The
+ways take turns, round by round, between the same two processes. Orders and answers travel over a link of slipring:
+
+- ``floor``: the process that fills the tensor reads it, and the other one answers.
+- ``slipring``: ``send_tensor``, and ``torch.from_dlpack`` of what was received.
+- ``torch``: a queue of ``torch.multiprocessing``.
+- ``host``: copied to the host, over such a queue, and copied to the GPU.
+
+A way that cannot carry the memory says why. With ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` PyTorch allocates
+memory that travels as a descriptor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import slipring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+WAYS = ("floor", "slipring", "torch", "host")
+
+# Rounds that open what stays, before those that count.
+_WARM = 5
+
+# How long one process waits for the other one, in seconds.
+_LONGEST = 60.0
+
+# What the other process answers when it got nothing.
+_NOTHING = -1
+
+
+def _follow(name: str, device: str, queue: Any) -> None:
+    """Is the other process."""
+    import torch
+
+    link = slipring.connect(name, retry=_LONGEST, timeout=_LONGEST)
+    for order in link:
+        way, last = bytes(order).decode(), _NOTHING
+        if way == "slipring":
+            last = int(torch.from_dlpack(link.recv_tensor(timeout=_LONGEST))[-1])
+        elif way == "torch":
+            last = int(queue.get()[-1])
+        elif way == "host":
+            last = int(queue.get().to(device)[-1])
+        # The tensor is gone, so its memory is back before the answer.
+        link.send(str(last).encode())
+
+
+class Leader:
+    """The process that measures."""
+
+    def __init__(self, link: slipring.Connection, queue: Any) -> None:
+        self._link = link
+        self._queue = queue
+
+    def trip(self, tensor: torch.Tensor, way: str, number: int) -> float:
+        """Returns the time of a round trip in microseconds. Raises what the way raises that cannot carry the tensor."""
+        start = time.perf_counter()
+        tensor.fill_(number)
+        self._link.send(way.encode())
+        error = None
+        try:
+            if way == "slipring":
+                self._link.send_tensor(tensor, timeout=_LONGEST)
+            elif way == "torch":
+                self._queue.put(tensor)
+            elif way == "host":
+                self._queue.put(tensor.cpu())
+            else:
+                int(tensor[-1])
+        except (slipring.Error, RuntimeError) as failure:
+            error = failure
+            self._send_nothing(way)
+        last = int(bytes(self._link.recv(timeout=_LONGEST)))
+        took = (time.perf_counter() - start) * 1e6
+        if error is not None:
+            raise error
+        if last != (_NOTHING if way == "floor" else number):
+            raise SystemExit(f"gpu_bench: {way} brought {last} instead of {number}")
+        return took
+
+    def _send_nothing(self, way: str) -> None:
+        import torch
+
+        nothing = torch.tensor([_NOTHING])
+        if way == "slipring":
+            self._link.send_tensor(nothing)
+        else:
+            self._queue.put(nothing)
+
+
+def measure(trip: Callable[[str, int], float], rounds: int, show: Callable[[str, str], None]) -> None:
+    """Measures all ways by turns, and shows a line for each."""
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    for number in range(1, _WARM + rounds + 1):
+        for way in list(times):
+            try:
+                took = trip(way, number)
+            except (slipring.Error, RuntimeError) as error:
+                show(way, f"does not carry it: {str(error).splitlines()[0][:100]}")
+                del times[way]
+                continue
+            if number > _WARM:
+                times[way].append(took)
+    best = min((sorted(times[way])[rounds // 2] for way in ("torch", "host") if way in times), default=None)
+    for way, all_times in times.items():
+        all_times.sort()
+        p50, p99 = all_times[rounds // 2], all_times[rounds * 99 // 100]
+        ratio = f"  {p50 / best:.3f} of the better rival" if way == "slipring" and best else ""
+        show(way, f"p50 {p50:10.1f} us  p99 {p99:10.1f} us{ratio}")
+
+
+def _show(size: int, way: str, text: str) -> None:
+    print(f"{size:>12} B  {way:<8} {text}", flush=True)
+
+
+def _sizes(text: str) -> Sequence[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def main() -> int:
+    """Measures each size."""
+    parser = argparse.ArgumentParser(
+        prog="python -m slipring.torch.gpu_bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sizes = [1 << shift for shift in range(12, 33, 4)]
+    parser.add_argument("--sizes", type=_sizes, default=sizes, help="of tensors, in bytes: multiples of 8")
+    parser.add_argument("--rounds", type=int, default=100, help="of each way and size")
+    parser.add_argument("--device", default="cuda", help='of torch; with "cpu" the program runs, and measures no GPU')
+    options = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        print("gpu_bench: torch is not installed (pip install torch)", file=sys.stderr)
+        return 1
+    import torch.multiprocessing
+
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print("gpu_bench: torch finds no GPU", file=sys.stderr)
+        return 1
+    spawn = torch.multiprocessing.get_context("spawn")
+    queue, name = spawn.SimpleQueue(), f"slipring-gpu-bench-{os.getpid()}"
+    with slipring.listen(name) as listener:
+        other = spawn.Process(target=_follow, args=(name, options.device, queue), daemon=True)
+        other.start()
+        link = listener.accept(timeout=_LONGEST)
+    leader = Leader(link, queue)
+    try:
+        for size in options.sizes:
+            try:
+                tensor = torch.zeros(size // 8, dtype=torch.int64, device=options.device)
+            except RuntimeError as error:
+                print(f"{size:>12} B  left out: {str(error).splitlines()[0][:100]}")
+                continue
+            measure(partial(leader.trip, tensor), options.rounds, partial(_show, size))
+            del tensor
+        link.close()
+        other.join(_LONGEST)
+    finally:
+        other.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
