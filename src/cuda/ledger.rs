@@ -63,6 +63,8 @@ pub(super) struct Ledger<T, E> {
 pub(super) enum Look {
     Running,
     Over,
+    /// It is over, and is dropped: an event of another GPU, which no stream of this one records.
+    Spent,
     /// The process that recorded it is dead, and its work ended with it. The event may never be over.
     Lost,
 }
@@ -225,6 +227,7 @@ impl<T, E> Ledger<T, E> {
                 match look(ticket.as_ref(), &event) {
                     Look::Running => running.push((ticket, event)),
                     Look::Over => spare.push(event),
+                    Look::Spent => {}
                     Look::Lost => lost.push(event),
                 }
             }

@@ -1,5 +1,4 @@
-//! Memory whose last use is under way on a stream: a loan, which goes back when that use is over, and memory of this process that
-//! a stream of another GPU uses, which is used again then.
+//! A loan whose last use is under way on a stream. It goes back when that use is over.
 
 use std::sync::Arc;
 
@@ -8,7 +7,6 @@ use crate::cuda::import::Import;
 use crate::cuda::lender::AwaitedWord;
 use crate::cuda::parked::Parked;
 use crate::cuda::returner;
-use crate::cuda::store::OwnedTensor;
 use crate::cuda::stream::Stream;
 use crate::error::Result;
 use crate::tensor::GpuLoan;
@@ -21,31 +19,6 @@ struct Returning {
     _word: Option<Arc<AwaitedWord>>,
     import: Arc<Import>,
     _loan: Arc<GpuLoan>,
-}
-
-/// A use of memory of this process that ends.
-struct Ending {
-    /// Recorded after the use.
-    event: Event,
-    _tensor: Arc<OwnedTensor>,
-}
-
-/// Lets go of memory of this process when the work that `stream` has got so far is over. The stream is of another GPU, whose
-/// events the memory's pool does not have.
-pub(super) fn end_behind(tensor: &Arc<OwnedTensor>, stream: &Stream) -> Result<()> {
-    if stream.is_idle().unwrap_or(false) {
-        return Ok(());
-    }
-    let event = Event::private(stream.device())?;
-    event.record(stream)?;
-    returner::give_back(stream.lane(), Ending { event, _tensor: tensor.clone() });
-    Ok(())
-}
-
-impl Parked for Ending {
-    fn is_over(&self) -> bool {
-        self.event.is_over()
-    }
 }
 
 /// Gives a loan back when the work that `stream` has got so far is over.

@@ -391,7 +391,8 @@ impl Books {
         ledger.sweep(fate, |ticket, event| {
             entered.get_or_init(|| device.enter());
             match event.is_over() {
-                true => Look::Over,
+                true if event.is_of(device) => Look::Over,
+                true => Look::Spent,
                 false if ticket.is_some_and(Ticket::has_ended) => Look::Lost,
                 false => Look::Running,
             }
@@ -528,7 +529,7 @@ impl Hold {
     }
 
     /// Returns whether a GPU is that of the range.
-    pub(super) fn is_on(&self, device: &Device) -> bool {
+    fn is_on(&self, device: &Device) -> bool {
         self.store.device.is(device)
     }
 
@@ -539,7 +540,7 @@ impl Hold {
         books.ledger.ready(self.number).map_or(Ok(()), |event| event.hold_back(stream))
     }
 
-    /// Records a use by `stream`, of the GPU of the range, after which nothing in this process uses the range.
+    /// Records a use by `stream`, which may be of another GPU, after which nothing in this process uses the range.
     pub(super) fn end_behind(&self, stream: &Stream) {
         if !is_ours() {
             return;
@@ -552,20 +553,37 @@ impl Hold {
             );
             return self.store.books().ledger.keep(self.number);
         }
-        let mut books = self.store.books();
-        let Store { device, terms, .. } = &*self.store;
-        let recorded = books.event(device, terms.order()).and_then(|event| {
-            let recorded = event.record(stream);
-            books.ledger.put_behind(self.number, event);
-            recorded
-        });
-        drop(books);
+        let recorded = match self.is_on(stream.device()) {
+            true => self.put_behind(stream),
+            false => self.put_behind_other(stream),
+        };
         let Err(error) = recorded else { return };
-        device.tell(&error, "a use of a GPU's memory is waited for");
+        stream.device().tell(&error, "a use of a GPU's memory is waited for");
         if !stream.wait_to_end() {
             // The stream's work may run forever. Then nobody gets the memory.
             self.store.books().ledger.keep(self.number);
         }
+    }
+
+    /// Ends a use here when the work is over that `stream`, of the GPU of the range, has got so far.
+    fn put_behind(&self, stream: &Stream) -> Result<()> {
+        let Store { device, terms, .. } = &*self.store;
+        let mut books = self.store.books();
+        let event = books.event(device, terms.order())?;
+        let recorded = event.record(stream);
+        books.ledger.put_behind(self.number, event);
+        recorded
+    }
+
+    /// Ends a use here when the work is over that `stream`, of another GPU, has got so far. The pool has no events of that GPU.
+    fn put_behind_other(&self, stream: &Stream) -> Result<()> {
+        if stream.is_idle().unwrap_or(false) {
+            return Ok(());
+        }
+        let event = Event::private(stream.device())?;
+        event.record(stream)?;
+        self.store.books().ledger.put_behind(self.number, OwnEvent::Private(event));
+        Ok(())
     }
 
     /// Lends `part` of the range: an offset and a length in bytes. Parts of one range that go into one record are lent once.

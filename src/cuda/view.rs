@@ -485,13 +485,7 @@ impl Drop for GpuView {
             return;
         }
         match &self.source {
-            Source::Own(shared) if shared.hold().is_on(self.stream.device()) => {
-                shared.hold().end_behind(&self.stream);
-            }
-            Source::Own(shared) => {
-                let keep = || std::mem::forget(shared.clone());
-                end_use(&self.stream, || returning::end_behind(shared, &self.stream), keep);
-            }
+            Source::Own(shared) => shared.hold().end_behind(&self.stream),
             Source::Region(import) => {
                 let keep = || std::mem::forget(import.clone());
                 end_use(&self.stream, || import.used_by(&self.stream), keep);
@@ -538,7 +532,7 @@ impl Drop for LentUse {
     }
 }
 
-/// Ends a use of memory that other GPUs or peers have by `end`, or leaks it by `keep`: the stream's work may run forever, and nobody gets the memory
+/// Ends a use of memory of a peer by `end`, or leaks it by `keep`: the stream's work may run forever, and nobody gets the memory
 /// back or closes it then.
 fn end_use(stream: &Stream, end: impl FnOnce() -> Result<()>, keep: impl FnOnce()) {
     let _entered = stream.device().enter();

@@ -7,7 +7,9 @@ use slipring::{Connection, Context, ErrorKind};
 
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
-use crate::support::gpus::{Two, device, is_closed, recv, small_pool, whole_chunk};
+use crate::support::gpus::{
+    Two, device, exchange, hear_out, is_closed, pool_options, recv, small_pool, whole_chunk,
+};
 use crate::support::other::{Other, listen_for, run_here, say, wait_for_death};
 use crate::support::{soon, unique_name, wait_until};
 
@@ -27,7 +29,7 @@ impl Hung {
     fn new(device: &Device) -> Self {
         let (stream, pool) = (device.stream().unwrap(), device.pool());
         let word = pool.alloc::<u64>([1], &stream).unwrap();
-        driver::begin(0);
+        driver::begin(device.ordinal() as i32);
         let raw = stream.as_raw() as usize;
         assert_eq!(driver::cuStreamWaitValue64_v2(raw, word.device_ptr(), Self::VALUE, 0), 0);
         Self { stream, word, _pool: pool }
@@ -35,6 +37,7 @@ impl Hung {
 
     fn go_on(self) {
         let other = self.stream.device().stream().unwrap();
+        driver::begin(self.stream.device().ordinal() as i32);
         let raw = other.as_raw() as usize;
         assert_eq!(driver::cuStreamWriteValue64_v2(raw, self.word.device_ptr(), Self::VALUE, 0), 0);
     }
@@ -272,4 +275,61 @@ fn bytes_that_were_written_before_the_owner_died_are_read() {
     two.borrower.tell("it is dead");
     two.borrower.succeeds();
     cuda.was_used_well();
+}
+
+#[test]
+fn a_thread_that_hangs_in_the_driver_with_a_pool_holds_up_no_loan() {
+    const TEST: &str = "a_thread_that_hangs_in_the_driver_with_a_pool_holds_up_no_loan";
+    let cuda = FakeCuda::new().devices(2).of_kind(Kind::Words);
+    if !cuda.tells(TEST) {
+        return;
+    }
+    exchange(
+        TEST,
+        &cuda,
+        |mut link| {
+            let device = device();
+            let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+            let draft = pool.alloc::<u8>([whole_chunk()], &stream).unwrap();
+            link.send_tensor(draft.share().unwrap()).unwrap();
+            wait_until("the loan is back", || pool.alloc::<u8>([1], &stream).is_ok());
+            link.send(b"it is back").unwrap();
+            drop(pool);
+            hear_out(&mut link);
+        },
+        |mut link| {
+            let [home, other] = [0, 1].map(|at| Device::new(at).unwrap());
+            let (pool, near) = (home.pool_with(pool_options()).unwrap(), home.stream().unwrap());
+            let lent = recv(&mut link);
+            // A stream of another GPU has the last use of a tensor of the pool.
+            let own = pool.alloc::<u8>([1], &near).unwrap().share().unwrap();
+            let (reads, borrows) = (Hung::new(&other), Hung::new(&home));
+            drop((other.open(&own, &reads.stream).unwrap(), own));
+            drop((home.open(&lent, &borrows.stream).unwrap(), lent));
+            let draft = pool.alloc::<u8>([1], &near).unwrap();
+            std::thread::scope(|threads| {
+                assert_eq!(driver::fakeHang(c"cuStreamWriteValue64_v2".as_ptr()), 0);
+                let hangs = threads.spawn(|| drop(draft.share().unwrap()));
+                wait_until("it hangs", || driver::fakeHangs() == 1);
+                let reader = reads.stream.clone();
+                reads.go_on();
+                wait_until("the tensor is read", || reader.is_idle().unwrap());
+                // Enough for the thread that gives loans back to look.
+                std::thread::sleep(5 * SLOW);
+                borrows.go_on();
+                let back = link.receiver().recv_deadline(soon());
+                assert_eq!(driver::fakeGoOn(), 0);
+                assert!(back.unwrap().is_some(), "the owner has its loan back");
+                hangs.join().unwrap();
+            });
+            // What the other GPU has read is used again.
+            wait_until("the pool is empty", || {
+                pool.trim().unwrap();
+                pool.bytes().unwrap() == 0
+            });
+            drop((pool, near));
+            link.close().unwrap();
+            [home, other].iter().for_each(is_closed);
+        },
+    );
 }

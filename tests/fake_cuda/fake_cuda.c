@@ -167,8 +167,52 @@ static void write_line(char *line, int len, size_t room)
         abort();
 }
 
+static pthread_mutex_t hanging = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t told = PTHREAD_COND_INITIALIZER;
+static char to_hang[48];
+static int hangs;
+
+int fakeHang(const char *name)
+{
+    pthread_mutex_lock(&hanging);
+    snprintf(to_hang, sizeof to_hang, "%s", name);
+    pthread_mutex_unlock(&hanging);
+    return SUCCESS;
+}
+
+int fakeHangs(void)
+{
+    pthread_mutex_lock(&hanging);
+    int answer = hangs;
+    pthread_mutex_unlock(&hanging);
+    return answer;
+}
+
+int fakeGoOn(void)
+{
+    pthread_mutex_lock(&hanging);
+    hangs = 0;
+    pthread_cond_broadcast(&told);
+    pthread_mutex_unlock(&hanging);
+    return SUCCESS;
+}
+
+/* Before the call takes a lock: the calls of other threads go on. */
+static void hang_if_told(const char *name)
+{
+    pthread_mutex_lock(&hanging);
+    if (strcmp(to_hang, name) == 0) {
+        to_hang[0] = 0;
+        hangs = 1;
+        while (hangs)
+            pthread_cond_wait(&told, &hanging);
+    }
+    pthread_mutex_unlock(&hanging);
+}
+
 CUresult enter(const char *name, enum needs needs)
 {
+    hang_if_told(name);
     call = name;
     args_len = 0;
     args[0] = 0;

@@ -40,6 +40,9 @@
  *                        that have access to it, and every other call waits for that
  *   FAKE_CUDA_CAPTURING  1: every stream is being captured into a graph, and what it is given is a misuse
  *
+ * A test that holds up a call names it: `fakeHang(call)`. The next call of this name waits before it begins, `fakeHangs()` is 1
+ * then, and the call goes on after `fakeGoOn()`.
+ *
  * A line of the trace, written at once:
  *   <pid> <tid> <device of the current context, or -> <call> <argument>... = <code>
  *   MISUSE <pid> <tid> <call>: <what>

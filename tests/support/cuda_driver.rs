@@ -153,6 +153,9 @@ calls! {
     cuStreamWriteValue64_v2(stream: usize, pointer: u64, value: u64, flags: u32);
     cuStreamWaitValue64_v2(stream: usize, pointer: u64, value: u64, flags: u32);
     cuMemSetAccess(pointer: u64, size: usize, access: *const Access, count: usize);
+    fakeHang(call: *const libc::c_char);
+    fakeHangs();
+    fakeGoOn();
 }
 
 /// The value that a call gives by its pointer, once it has succeeded.

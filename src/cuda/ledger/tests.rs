@@ -12,6 +12,8 @@ struct World {
     dead: HashSet<u64>,
     /// Recorded and not over.
     running: HashSet<u64>,
+    /// Of another GPU.
+    foreign: HashSet<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -25,6 +27,8 @@ enum Act {
     DieLater(usize),
     /// A use in this process ends while its work still runs.
     GpuView(usize),
+    /// As above, on another GPU.
+    OtherView(usize),
     Drop(usize),
     Finish(usize),
     Sweep,
@@ -40,6 +44,7 @@ fn act() -> impl Strategy<Value = Act> {
         at().prop_map(Act::Die),
         at().prop_map(Act::DieLater),
         at().prop_map(Act::GpuView),
+        at().prop_map(Act::OtherView),
         at().prop_map(Act::Drop),
         at().prop_map(Act::Finish),
         Just(Act::Sweep),
@@ -150,6 +155,14 @@ proptest! {
                     ledger.put_behind(blocks[at].number, event);
                     blocks[at].behind.push(event);
                 }
+                Act::OtherView(at) => {
+                    let Some(at) = pick(&blocks, at, true) else { continue };
+                    events += 1;
+                    world.borrow_mut().foreign.insert(events);
+                    world.borrow_mut().running.insert(events);
+                    ledger.put_behind(blocks[at].number, events);
+                    blocks[at].behind.push(events);
+                }
                 Act::Drop(at) => {
                     let Some(at) = pick(&blocks, at, true) else { continue };
                     ledger.end_use(blocks[at].number);
@@ -178,11 +191,13 @@ proptest! {
                         },
                         |ticket, event| {
                             let world = world.borrow();
-                            if !world.running.contains(event) { Look::Over }
+                            if !world.running.contains(event) && world.foreign.contains(event) { Look::Spent }
+                            else if !world.running.contains(event) { Look::Over }
                             else if ticket.is_some_and(|ticket| world.dead.contains(ticket)) { Look::Lost }
                             else { Look::Running }
                         },
                     );
+                    prop_assert!(ledger.spare.iter().all(|event| !world.borrow().foreign.contains(event)));
                     for event in &ledger.lost {
                         prop_assert!(world.borrow().dead.contains(event));
                     }
