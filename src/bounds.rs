@@ -219,7 +219,10 @@ pub fn bounds() -> Vec<Bound> {
         "messages set aside, of a link",
         format!("`backlog_limit`; an attached tensor counts {}", bytes(backlog::PINNED as u64)),
         account(&format!("{}, or one message", bytes(backlog_limit))),
-        &["tests/tensor/lies.rs::a_flood_of_unwanted_attachments_is_set_aside_up_to_a_limit_and_given_back"],
+        &[
+            "tests/tensor/lies.rs::a_flood_of_unwanted_attachments_is_set_aside_up_to_a_limit_and_given_back",
+            "tests/reactor/tensors.rs::sets_that_are_set_aside_take_about_the_memory_that_they_count",
+        ],
     );
     rows.add(
         "writes of a reactor that wait, of a link",

@@ -13,7 +13,7 @@ use crate::channel::message::MessageKind;
 use crate::channel::metadata::Metadata;
 use crate::error::{ErrorKind, Result, memory};
 
-/// A message in the backlog, copied.
+/// A message in the backlog, copied. Tensors stay in their described form, which takes about the bytes that they count.
 #[derive(Debug)]
 pub(crate) struct KeptMessage {
     pub(crate) kind: MessageKind,
@@ -25,30 +25,11 @@ pub(crate) struct KeptMessage {
     pub(crate) charge: Option<Charge>,
 }
 
-/// A message that was set aside, for a caller that sets it aside itself.
-#[derive(Debug)]
-pub(crate) enum SetAside<T> {
-    Message {
-        kind: MessageKind,
-        body: Vec<u8>,
-        metadata: Metadata,
-    },
-    /// Tensors, opened. The record had size `len` in the backlog, in bytes.
-    Tensors {
-        kind: MessageKind,
-        opened: T,
-        len: usize,
-    },
-}
-
-/// A message that was set aside, and what the account holds for it.
-pub(crate) type Charged<T> = (SetAside<T>, Option<Charge>);
-
 /// The size of an attachment in the backlog, in bytes: it pins at least one page of the sender's pool.
 pub(crate) const PINNED: usize = 4096;
 
 /// The size of a message in the backlog beside its body and attachments, in bytes.
-const OVERHEAD: usize = size_of::<KeptMessage>();
+pub(crate) const OVERHEAD: usize = size_of::<KeptMessage>();
 
 /// The messages that were set aside, oldest first.
 #[derive(Debug)]
@@ -63,7 +44,7 @@ pub(crate) struct Backlog {
 
 impl KeptMessage {
     /// Returns the size that counts against the limit, in bytes.
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let metadata = self.metadata.section().len();
         self.body.len() + metadata + self.attachments.len() * PINNED + OVERHEAD
     }

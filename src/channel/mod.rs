@@ -45,7 +45,7 @@ pub use crate::link::AnnouncedAllocations;
 pub use crate::link::{LinkSocket, PassedAllocation, SharedAllocation};
 pub use attachment::LentRange;
 pub(crate) use attachment::{Attachment, Claims, SINGLE, SINGLE_LENS};
-pub(crate) use backlog::{Charged, SetAside};
+pub(crate) use backlog::{KeptMessage, OVERHEAD};
 pub use detached::{DetachedReceived, DetachedReservation, attach_batch};
 pub(crate) use envelope::{Envelope, PLAIN_TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE};
 pub use extension::ExtensionSlot;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use crate::channel::{Receiver, RequestId, SLICE, SetAside, Watch};
+use crate::channel::{KeptMessage, MessageKind, Receiver, RequestId, SLICE, Watch};
 use crate::error::{Error, ErrorKind, Result, TryRecvError, contain};
 use crate::link::LinkSocket;
 use crate::reactor::command::{
@@ -16,6 +16,7 @@ use crate::reactor::mailbox::Mailbox;
 use crate::reactor::message::Message;
 use crate::reactor::write_queue::{Payload, Submitted};
 use crate::shm::Bytes;
+use crate::tensor::TensorSet;
 
 /// The bytes of messages after which a link's turn ends. Source: [`SLICE`], the copy of which takes about 50 µs where the memory is in
 /// a cache.
@@ -328,24 +329,19 @@ impl ActiveLink {
                 }
                 Err(error) => return self.end_of_input(Err(error)),
             }
-            return match received.into_tensors() {
-                Ok(tensors) if wanted => {
-                    let took = TENSOR * tensors.len().saturating_sub(1);
-                    match self.interest.offer_tensors(&self.link, kind, tensors) {
-                        Ok(Offered::Panicked) => panicked(),
-                        _ => Dispatch::Served(took),
-                    }
-                }
-                Ok(opened) => {
-                    let took = TENSOR * opened.len().saturating_sub(1);
-                    match self.deferred.push(SetAside::Tensors { kind, opened, len }, charge) {
-                        Ok(()) => Dispatch::Served(took),
-                        Err(error) => {
-                            let error = self.receiver.end(error);
-                            self.end_of_input(Err(error))
-                        }
-                    }
-                }
+            if wanted {
+                return match received.into_tensors() {
+                    Ok(tensors) => self.dispatch_tensors(kind, tensors),
+                    Err(error) => self.end_of_input(Err(error)),
+                };
+            }
+            let kept = received.keep().and_then(|kept| {
+                self.deferred
+                    .push(KeptMessage { charge, ..kept })
+                    .map_err(|error| self.receiver.end(error))
+            });
+            return match kept {
+                Ok(()) => Dispatch::Served(len),
                 Err(error) => self.end_of_input(Err(error)),
             };
         }
@@ -381,8 +377,9 @@ impl ActiveLink {
                     return self.keep_unwanted();
                 }
                 let metadata = received.metadata().clone();
-                let aside = |body| SetAside::Message { kind, body, metadata };
-                let push = |(body, _)| self.deferred.push(aside(body), charge);
+                let aside =
+                    |body| KeptMessage { kind, body, metadata, attachments: Vec::new(), charge };
+                let push = |(body, _)| self.deferred.push(aside(body));
                 if let Err(error) = copy.and_then(push) {
                     let error = received.fail(error);
                     return self.end_of_input(Err(error));
@@ -410,44 +407,51 @@ impl ActiveLink {
         Dispatch::Unwanted
     }
 
+    /// Dispatches tensors that a callback wants.
+    fn dispatch_tensors(&mut self, kind: MessageKind, tensors: TensorSet) -> Dispatch {
+        let took = TENSOR * tensors.len().saturating_sub(1);
+        match self.interest.offer_tensors(&self.link, kind, tensors) {
+            Offered::Panicked => panicked(),
+            _ => Dispatch::Served(took),
+        }
+    }
+
     /// Dispatches the first deferred message.
     #[cold]
     fn dispatch_deferred(&mut self) -> Dispatch {
-        let Some((message, charge)) = self.deferred.pop() else { return Dispatch::Empty };
-        let (offered, message) = match message {
-            SetAside::Message { kind, body, metadata } => {
-                match self.interest.wish(kind, body.len(), || true) {
-                    Wish::Copy => {
-                        let len = body.len();
-                        let copied = Ok((body, charge));
-                        return match self.interest.offer_copy(&self.link, kind, copied) {
-                            Offered::Panicked => panicked(),
-                            _ => Dispatch::Served(len),
-                        };
-                    }
-                    Wish::InPlace => {
-                        let content = (Bytes::of(&body), &metadata);
-                        let message = Message::new(kind, content, None);
-                        let offered = self.interest.offer(&self.link, message);
-                        (offered, SetAside::Message { kind, body, metadata })
-                    }
-                    Wish::Nobody | Wish::LeftOut => {
-                        (Offered::Unwanted, SetAside::Message { kind, body, metadata })
-                    }
-                }
+        let Some(message) = self.deferred.pop() else { return Dispatch::Empty };
+        let kind = message.kind;
+        if kind.has_tensors() && self.interest.wants_tensors(kind) {
+            return match self.receiver.open_set_of(message) {
+                Ok(tensors) => self.dispatch_tensors(kind, tensors),
+                Err(error) if self.deferred.is_empty() => Dispatch::Ended(Err(error)),
+                // Those behind it come first, and then the error from the ring.
+                Err(_) => Dispatch::Served(0),
+            };
+        }
+        let wish = match kind.has_tensors() {
+            true => Wish::Nobody,
+            false => self.interest.wish(kind, message.body.len(), || true),
+        };
+        let offered = match wish {
+            Wish::Copy => {
+                let len = message.body.len();
+                let copied = Ok((message.body, message.charge));
+                return match self.interest.offer_copy(&self.link, kind, copied) {
+                    Offered::Panicked => panicked(),
+                    _ => Dispatch::Served(len),
+                };
             }
-            SetAside::Tensors { kind, opened, len } => {
-                match self.interest.offer_tensors(&self.link, kind, opened) {
-                    Ok(Offered::Panicked) => return panicked(),
-                    Ok(_) => return Dispatch::Served(0),
-                    Err(opened) => (Offered::Unwanted, SetAside::Tensors { kind, opened, len }),
-                }
+            Wish::InPlace => {
+                let content = (Bytes::of(&message.body), &message.metadata);
+                self.interest.offer(&self.link, Message::new(kind, content, None))
             }
+            Wish::Nobody | Wish::LeftOut => Offered::Unwanted,
         };
         match offered {
             Offered::Taken => Dispatch::Served(0),
             Offered::Unwanted => {
-                self.deferred.push_front(message, charge);
+                self.deferred.push_front(message);
                 Dispatch::Unwanted
             }
             Offered::Panicked => panicked(),

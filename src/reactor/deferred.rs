@@ -7,20 +7,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::account::{Account, Charge, Resource};
-use crate::channel::{Charged, Receiver, SetAside};
+use crate::channel::{KeptMessage, OVERHEAD, Receiver};
 use crate::error::{Result, memory};
-use crate::tensor::TensorSet;
 
-/// A message, or tensors with their loans.
-pub(super) type Deferred = SetAside<TensorSet>;
-
-/// The bytes that a deferred message counts besides its body.
-const OVERHEAD: usize = size_of::<Deferred>();
-
-/// Deferred messages, in order.
+/// Deferred messages, in order. Tensors stay in their described form until they are dispatched.
 pub(super) struct DeferredMessages {
     /// Each with what the link's account holds for it.
-    queue: VecDeque<Charged<TensorSet>>,
+    queue: VecDeque<KeptMessage>,
     bytes: usize,
     /// The most bytes.
     limit: usize,
@@ -32,9 +25,9 @@ impl DeferredMessages {
     pub(super) fn of(receiver: &mut Receiver, limit: usize) -> Self {
         let account = receiver.session().link.account().clone();
         let mut deferred = Self { queue: VecDeque::new(), bytes: 0, limit, account };
-        // A message that cannot be opened ends the link. The next poll of the ring returns the error.
-        while let Ok(Some((message, charge))) = receiver.pop_set_aside() {
-            if let Err(error) = deferred.push(message, charge) {
+        // The next poll of the ring returns the error.
+        while let Some(message) = receiver.pop_kept() {
+            if let Err(error) = deferred.push(message) {
                 receiver.end(error);
             }
         }
@@ -60,31 +53,23 @@ impl DeferredMessages {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory): the allocator has no memory for its place.
-    pub(super) fn push(&mut self, message: Deferred, charge: Option<Charge>) -> Result<()> {
+    pub(super) fn push(&mut self, message: KeptMessage) -> Result<()> {
         let reserved = self.queue.try_reserve(1);
-        reserved.map_err(|_| memory::no_memory::<Deferred>(self.queue.len() + 1))?;
-        self.bytes += cost(&message);
-        self.queue.push_back((message, charge));
+        reserved.map_err(|_| memory::no_memory::<KeptMessage>(self.queue.len() + 1))?;
+        self.bytes += message.size();
+        self.queue.push_back(message);
         Ok(())
     }
 
-    pub(super) fn pop(&mut self) -> Option<Charged<TensorSet>> {
-        let (message, charge) = self.queue.pop_front()?;
-        self.bytes -= cost(&message);
-        Some((message, charge))
+    pub(super) fn pop(&mut self) -> Option<KeptMessage> {
+        let message = self.queue.pop_front()?;
+        self.bytes -= message.size();
+        Some(message)
     }
 
     /// Makes a message that was popped the first one.
-    pub(super) fn push_front(&mut self, message: Deferred, charge: Option<Charge>) {
-        self.bytes += cost(&message);
-        self.queue.push_front((message, charge));
+    pub(super) fn push_front(&mut self, message: KeptMessage) {
+        self.bytes += message.size();
+        self.queue.push_front(message);
     }
-}
-
-fn cost(message: &Deferred) -> usize {
-    let len = match message {
-        SetAside::Message { body, metadata, .. } => body.len() + metadata.section().len(),
-        SetAside::Tensors { len, .. } => *len,
-    };
-    len + OVERHEAD
 }

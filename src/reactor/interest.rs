@@ -186,13 +186,13 @@ impl InterestSet {
         Offered::of(ran)
     }
 
-    /// Offers tensors to the callback that waits for them. Returns the tensors if there is none.
+    /// Offers tensors to the callback that [wants](Self::wants_tensors) them.
     pub(super) fn offer_tensors(
         &mut self,
         link: &Link,
         kind: MessageKind,
         tensors: TensorSet,
-    ) -> Result<Offered, TensorSet> {
+    ) -> Offered {
         let ran = match (kind, &mut self.tensors, &mut self.tensor_requests) {
             (MessageKind::TensorResponse(id), ..) => match self.calls.remove(&id) {
                 Some(call) => {
@@ -206,9 +206,9 @@ impl InterestSet {
                 within(span, || callback(link, TensorRequest { id, tensors }))
             }
             (MessageKind::Tensors, Some(callback), _) => contain(|| callback(link, tensors)),
-            _ => return Err(tensors),
+            _ => contain(|| drop(tensors)),
         };
-        Ok(Offered::of(ran))
+        Offered::of(ran)
     }
 
     /// Takes the calls that wait. Their link ends.

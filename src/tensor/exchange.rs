@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::channel::{
-    Attachment, Charged, Claims, Envelope, LentRange, Metadata, OutgoingAttachment, PLAIN_TENSORS,
-    Received, Receiver, SINGLE, Sender,
+    Attachment, Claims, Envelope, KeptMessage, LentRange, Metadata, OutgoingAttachment,
+    PLAIN_TENSORS, Received, Receiver, SINGLE, Sender,
 };
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault, TryRecvError, TrySendError};
 use crate::patience::{RecvPatience, SendPatience};
@@ -454,9 +454,9 @@ impl Receiver {
         self.open_tensors(RecvPatience::None, open_set)
     }
 
-    /// Returns the oldest message that was set aside. If its tensors are impossible the link ends.
-    pub(crate) fn pop_set_aside(&mut self) -> Result<Option<Charged<TensorSet>>> {
-        self.pop_kept(open_set)
+    /// Returns the tensors of a message that was set aside. If they are impossible the link ends.
+    pub(crate) fn open_set_of(&mut self, kept: KeptMessage) -> Result<TensorSet> {
+        self.open_kept(kept, open_set)
     }
 
     /// Receives a tensor by the shortest path, which serves nearly every tensor. Returns `None` if this one

@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::callbacks::{diary, hear, kind, receive, settle};
-use crate::support::other::{Other, say, wait_for_death};
+use crate::support::census::private_bytes;
+use crate::support::other::{Other, alone, say, wait_for_death};
 use crate::support::{pair_of, soon, unique_name, wait_until};
 use slipring::error::{TensorFault, TrySendError};
 use slipring::options::{Resource, Spin};
@@ -232,6 +233,38 @@ fn a_description_in_the_pool_counts_while_it_is_set_aside() {
         assert_eq!(hear(&said), 500);
     }
     assert_eq!(hear(&said), 3);
+}
+
+#[test]
+fn sets_that_are_set_aside_take_about_the_memory_that_they_count() {
+    alone("sets_that_are_set_aside_take_about_the_memory_that_they_count", || {
+        const LIMIT: usize = 4 << 20;
+        const MOST: usize = 1 << 15;
+        let Pair { reactor, link, mut end, .. } = served(Options::new().backlog_limit(LIMIT));
+        let (say, said) = diary();
+        let (answer, sets) = (say.clone(), say);
+        link.call_with(*b"question", move |_, response| answer(response.unwrap().len()));
+        let request = end.recv_request().unwrap().unwrap();
+        let mut set = TensorSet::new();
+        (0..MOST).for_each(|number| set.push(scalar(number as u32)));
+        let before = private_bytes();
+        // Ten of them count as much as the limit.
+        let mut sent = 8;
+        (0..sent).for_each(|_| end.sender().send_tensors_deadline(&set, soon()).unwrap());
+        wait_until("they are set aside", || end.stats().loans_out == 0);
+        // Once no more is set aside, the pool or the ring is full at some point.
+        while end.sender().try_send_tensors(&set).is_ok() {
+            settle(&reactor);
+            sent += 1;
+            assert!(sent < 1000, "there is no limit");
+        }
+        let took = private_bytes().saturating_sub(before);
+        assert!(took < 4 * LIMIT as u64, "{sent} sets that count {LIMIT} bytes took {took}");
+        link.on_tensors(move |_, set| sets(set.len()));
+        (0..sent).for_each(|_| assert_eq!(hear(&said), MOST));
+        end.respond(request.id, b"yes").unwrap();
+        assert_eq!(hear(&said), 3);
+    });
 }
 
 #[test]

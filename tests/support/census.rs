@@ -108,6 +108,14 @@ pub fn shared_bytes() -> u64 {
     segments.values().sum()
 }
 
+/// Returns the bytes of private memory that the process uses.
+pub fn private_bytes() -> u64 {
+    alone();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
 /// Lowers the limit on descriptors so that `free` more can be opened.
 pub fn leave_descriptors(free: u64) -> rustix::process::Rlimit {
     alone();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::channel::attachment::Claims;
-use crate::channel::backlog::{Backlog, Charged, KeptMessage, PINNED, SetAside};
+use crate::channel::backlog::{Backlog, KeptMessage};
 use crate::channel::calls::Calls;
 use crate::channel::inbox::awaited::Awaited;
 use crate::channel::inbox::{Inbox, RecordHead};
@@ -746,6 +746,17 @@ impl Received<'_> {
         }
     }
 
+    /// Takes a tensors record out as it is described, and releases it.
+    ///
+    /// # Errors
+    ///
+    /// An attachment is impossible: the link ends.
+    pub(crate) fn keep(self) -> Result<KeptMessage> {
+        self.receiver.inbox.unhold();
+        let kind = self.receiver.inbox.kind(&self.head);
+        self.receiver.inbox.keep(&self.head, kind)
+    }
+
     /// Calls `open` with a tensors record and releases it. `None`: the record is of another kind, and is released.
     pub(crate) fn open<T>(
         self,
@@ -880,26 +891,13 @@ impl Receiver {
         Ok(self.kept(Awaited::Message, RecvPatience::None, None)?.map(|kept| kept.body))
     }
 
-    /// Takes the oldest message out of the backlog with its charge, and calls `open` with tensors. If `open` fails, the
-    /// link ends.
-    pub(crate) fn pop_kept<T>(
-        &mut self,
-        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
-    ) -> Result<Option<Charged<T>>> {
-        let Some(mut kept) = self.backlog.take(|_| true) else { return Ok(None) };
-        let charge = kept.charge.take();
+    /// Takes the oldest message out of the backlog, with its charge.
+    pub(crate) fn pop_kept(&mut self) -> Option<KeptMessage> {
+        let kept = self.backlog.take(|_| true)?;
         if let Some(id) = kept.kind.answers() {
             self.calls.finish(id, None);
         }
-        if kept.kind.has_tensors() {
-            let metadata = kept.metadata.section().len();
-            let (kind, len) =
-                (kept.kind, kept.body.len() + metadata + kept.attachments.len() * PINNED);
-            let opened = self.open_kept(kept, open)?;
-            return Ok(Some((SetAside::Tensors { kind, opened, len }, charge)));
-        }
-        let KeptMessage { kind, body, metadata, .. } = kept;
-        Ok(Some((SetAside::Message { kind, body, metadata }, charge)))
+        Some(kept)
     }
 
     /// As [`response`](Self::response), but does not wait.
