@@ -64,6 +64,9 @@ pub(super) type WordCall = unsafe extern "C" fn(CUstream, CUdeviceptr, u64, c_ui
 /// The GPUs in use.
 static DEVICES: Mutex<Vec<Weak<DeviceCore>>> = Mutex::new(Vec::new());
 
+/// The GPUs that stay in use, because peers have lent memory of them to work of others.
+static KEPT: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
 impl Device {
     /// Returns the number of GPUs that this process sees.
     ///
@@ -181,23 +184,40 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// Returns the GPU of this UUID, whose memory the work of this one is to use.
+    /// Returns the bytes of memory of the GPU of this UUID, whose memory the work of this one is to use. It makes no context there.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::HiddenDevice`], [`CudaFault::NoPeerAccess`]; as [`new`](Self::new).
+    /// [`CudaFault::HiddenDevice`], [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    pub(super) fn memory_in_reach(&self, uuid: GpuUuid) -> Result<u64> {
+        if uuid == self.uuid() {
+            return Ok(self.total_memory());
+        }
+        let driver = self.inner.driver;
+        let ordinal = ordinal_of(driver, uuid)?.ok_or(CudaFault::HiddenDevice { is: uuid })?;
+        let peer = raw(driver, ordinal)?;
+        if !self.reaches(peer)? {
+            return Err(CudaFault::NoPeerAccess { is: uuid, asked: self.uuid() }.into());
+        }
+        memory_of(driver, peer)
+    }
+
+    /// Returns the GPU of this UUID, which has memory that a peer has lent. The process keeps its context from then on: a peer
+    /// that lends and withdraws such memory has it made once.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::HiddenDevice`]; as [`new`](Self::new).
     pub(super) fn peer(&self, uuid: GpuUuid) -> Result<Self> {
         if uuid == self.uuid() {
             return Ok(self.clone());
         }
-        let driver = self.inner.driver;
-        let hidden = CudaFault::HiddenDevice { is: uuid };
-        let ordinal = ordinal_of(driver, uuid)?.ok_or(hidden)?;
-        // An open that fails here makes no context on the other GPU.
-        if !self.reaches(raw(driver, ordinal)?)? {
-            return Err(CudaFault::NoPeerAccess { is: uuid, asked: self.uuid() }.into());
+        let peer = Self::of_uuid(uuid)?.ok_or(CudaFault::HiddenDevice { is: uuid })?;
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.iter().any(|known| known.is(&peer)) {
+            kept.push(peer.clone());
         }
-        Self::new(ordinal)
+        Ok(peer)
     }
 
     /// Returns whether its memory can be exported as file descriptors. A driver that does not know the question exports none.
@@ -210,11 +230,15 @@ impl Device {
             )?)
     }
 
-    /// Returns whether this process sees it under this number.
-    pub(super) fn is_at(&self, ordinal: c_int) -> Result<bool> {
+    /// Returns the UUID of the GPU that this process sees under a number.
+    pub(super) fn uuid_at(&self, ordinal: c_int) -> Result<Option<GpuUuid>> {
         let driver = self.inner.driver;
-        let Ok(ordinal) = u32::try_from(ordinal) else { return Ok(false) };
-        Ok(ordinal < count(driver)? && uuid_of(driver, raw(driver, ordinal)?)? == self.uuid())
+        match u32::try_from(ordinal) {
+            Ok(ordinal) if ordinal < count(driver)? => {
+                uuid_of(driver, raw(driver, ordinal)?).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Returns whether memory of the host can be registered with it, which this process may write (`is_own`) or only read.

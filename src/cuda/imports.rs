@@ -177,11 +177,7 @@ impl Imports {
 fn open_memory(device: &Device, loan: &GpuLoan) -> Result<HeldMemory> {
     match (loan.place.memory, loan.passed()) {
         (GpuHandle::Ipc(handle), _) => Memory::open(device, handle).map(HeldMemory::Handle),
-        (_, Some(passed)) => {
-            let memory = Memory::import(&device.peer(loan.place.device)?, passed)?;
-            memory.reach_from(device)?;
-            Ok(HeldMemory::Mapping(memory))
-        }
+        (_, Some(passed)) => Memory::import(device, passed).map(HeldMemory::Mapping),
         // A loan without the allocation that its place names does not come about.
         (_, None) => Err(CudaFault::NotAllocation.into()),
     }

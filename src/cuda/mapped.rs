@@ -22,7 +22,7 @@ use cudarc::driver::sys::{
 use crate::channel::PassedAllocation;
 use crate::cuda::device::Device;
 use crate::cuda::library::is_refusal;
-use crate::error::{CudaFault, Error, ErrorKind, Result};
+use crate::error::{CudaFault, Error, ErrorKind, GpuUuid, Result};
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`
 const PINNED: u32 = 1;
@@ -200,29 +200,35 @@ impl Mapped {
         Ok((mapped, handle.export()?))
     }
 
-    /// Maps a peer's allocation, as long as the peer says.
+    /// Maps a peer's allocation, as long as the peer says, for `reader` to use. It may lie on another GPU, which gets a context
+    /// when the driver has said that it does.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::Driver`].
-    pub(super) fn import(device: &Device, passed: &PassedAllocation) -> Result<Self> {
-        let short = CudaFault::ShortAllocation { claimed: passed.len() };
-        if passed.len() > device.total_memory() {
+    /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::HiddenDevice`],
+    /// [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    pub(super) fn import(reader: &Device, passed: &PassedAllocation) -> Result<Self> {
+        let (short, said) = (CudaFault::ShortAllocation { claimed: passed.len() }, passed.device());
+        if passed.len() > reader.memory_in_reach(said)? {
             // No allocation of the GPU is so long, and this process may have no addresses for one.
             return Err(short.into());
         }
-        let _entered = device.enter()?;
-        let handle = Handle::import(device, passed)?;
-        let mapped = Self::map(&handle, passed.len()).map_err(|error| {
+        let _entered = reader.enter()?;
+        let handle = Handle::import(reader, passed)?;
+        let mut mapped = Self::map(&handle, passed.len()).map_err(|error| {
             // Its length is the only argument that is the peer's.
             let is_short = matches!(error.kind(),
                 ErrorKind::Cuda(CudaFault::Driver { call: MAP, code, .. }) if is_refusal(*code));
             if is_short { because(short, error) } else { error }
         })?;
-        if !lies_on(device, mapped.start)? {
-            return Err(CudaFault::WrongDevice { said: passed.device() }.into());
+        if !lies_on((reader, said), mapped.start)? {
+            return Err(CudaFault::WrongDevice { said }.into());
         }
-        mapped.give_access(device)?;
+        let home = reader.peer(said)?;
+        let _entered = home.enter()?;
+        mapped.device = home.clone();
+        mapped.give_access(&home)?;
+        mapped.reach_from(reader)?;
         Ok(mapped)
     }
 
@@ -281,21 +287,27 @@ impl Mapped {
         driver.check("cuMemSetAccess", code)
     }
 
+    /// Returns its GPU.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Returns its address on the GPU.
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start
     }
 }
 
-/// Returns whether the memory at a mapped address lies on this GPU. The driver tells the GPU's number in this process.
-fn lies_on(device: &Device, at: CUdeviceptr) -> Result<bool> {
+/// Returns whether the memory at a mapped address lies on the GPU of this UUID. The driver tells the GPU's number in this
+/// process. `device` is any whose context is current.
+fn lies_on((device, uuid): (&Device, GpuUuid), at: CUdeviceptr) -> Result<bool> {
     let (driver, mut ordinal): (_, c_int) = (device.driver(), -1);
     let to = std::ptr::from_mut(&mut ordinal).cast();
     let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
     // SAFETY: `ordinal` has room for an int, which the number is. The address is mapped.
     let code = unsafe { (driver.calls.cuPointerGetAttribute)(to, which, at) };
     driver.check("cuPointerGetAttribute", code)?;
-    device.is_at(ordinal)
+    Ok(device.uuid_at(ordinal)? == Some(uuid))
 }
 
 /// The call that knows the length of an allocation.
@@ -335,7 +347,7 @@ pub(super) fn find(device: &Device, at: CUdeviceptr) -> Result<Option<Found>> {
     let Some(handle) = Handle::retain(device, at)? else { return Ok(None) };
     let properties = handle.properties()?;
     let refuse = |why| Err(CudaFault::NotExportable { why }.into());
-    if !lies_on(device, at)? {
+    if !lies_on((device, device.uuid()), at)? {
         return refuse("it lies on another GPU");
     }
     if properties.handle_types & DESCRIPTOR == 0 {

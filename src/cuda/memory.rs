@@ -106,16 +106,16 @@ impl Memory {
         let len = len.checked_next_multiple_of(granularity).ok_or(TensorFault::Overflow)?;
         let (mapped, fd) = Mapped::new(device, len)?;
         let shared = SharedAllocation::new(device.uuid(), len, fd);
-        Ok((Self::of(device, mapped, len), Arc::new(shared)))
+        Ok((Self::of(mapped, len), Arc::new(shared)))
     }
 
-    /// Maps the allocation behind a peer's descriptor.
+    /// Maps the allocation behind a peer's descriptor for `reader`, which may be another GPU than the allocation's.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::Driver`].
-    pub(super) fn import(device: &Device, passed: &PassedAllocation) -> Result<Self> {
-        Ok(Self::of(device, Mapped::import(device, passed)?, passed.len()))
+    /// As [`Mapped::import`].
+    pub(super) fn import(reader: &Device, passed: &PassedAllocation) -> Result<Self> {
+        Ok(Self::of(Mapped::import(reader, passed)?, passed.len()))
     }
 
     /// Returns the allocation of another library that `at` lies in, with its handle.
@@ -152,8 +152,8 @@ impl Memory {
         Self { device: device.clone(), start, len, origin: Origin::Adopted }
     }
 
-    fn of(device: &Device, mapped: Mapped, len: u64) -> Self {
-        let (device, start) = (device.clone(), mapped.start());
+    fn of(mapped: Mapped, len: u64) -> Self {
+        let (device, start) = (mapped.device().clone(), mapped.start());
         Self { device, start, len, origin: Origin::Mapped { mapped } }
     }
 

@@ -13,7 +13,7 @@ use slipring::{Connection, Options};
 use crate::errors::{TICKET, description, post};
 use crate::support::census::descriptors;
 use crate::support::cuda_driver as driver;
-use crate::support::fake_cuda::FakeCuda;
+use crate::support::fake_cuda::{Call, FakeCuda};
 use crate::support::gpus::{alone, cuda_fault, device, is_closed, recv};
 use crate::support::raw::{self, Lent, RawPeer, allocation_packet, withdraw_packet};
 use crate::support::{Stage, fault, soon, stays_faulty, wait_until};
@@ -213,6 +213,65 @@ fn a_descriptor_that_is_not_what_its_peer_says_is_an_error_of_its_own() {
         wait_until("all descriptors are closed", || descriptors() <= before);
     });
     cuda.was_used_well();
+}
+
+#[test]
+fn memory_that_is_said_to_be_of_another_gpu_makes_a_context_there_once_and_junk_makes_none() {
+    const TEST: &str =
+        "memory_that_is_said_to_be_of_another_gpu_makes_a_context_there_once_and_junk_makes_none";
+    const TIMES: u64 = 10;
+    let cuda = FakeCuda::new().devices(2);
+    if !cuda.is_there(TEST) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        let reader = Device::new(1).unwrap();
+        let stream = reader.stream().unwrap();
+        let mut stage = Stage::new(Options::new());
+        let (mut link, mut peer) = stage.link();
+        peer.send_segment(1, 1 << 20);
+        let said = driver::given(|uuid| driver::cuDeviceGetUuid_v2(uuid, 0));
+        let mut opened = 0;
+        for number in 0..3 * TIMES {
+            // No allocation, one of another GPU, and one that is what it is said to be.
+            let (fd, fault) = match number % 3 {
+                0 => (memfd(), Some(CudaFault::NotAllocation)),
+                1 => (allocate(1, 2 << 20), Some(CudaFault::WrongDevice { said: GpuUuid(said) })),
+                // Behind some lies, each over a link of its own, which lets go of it.
+                _ if number < 3 * TIMES / 2 => continue,
+                _ => (allocate(0, 2 << 20), None),
+            };
+            announce(&mut peer, &allocation_packet(number, 2 * MIB, said), &[fd]);
+            post(&mut peer, &TWO, &description(&place(GpuUuid(said), number, 2 * MIB)));
+            let tensor = recv(&mut link);
+            match (reader.open(&tensor, &stream), fault) {
+                (Ok(view), None) => {
+                    drop((view, tensor));
+                    opened += 1;
+                    drop((link, peer));
+                    is_closed(&reader);
+                    (link, peer) = stage.link();
+                    peer.send_segment(1, 1 << 20);
+                }
+                (refused, fault) => {
+                    assert_eq!(Some(cuda_fault(refused)), fault);
+                    drop(tensor);
+                    announce(&mut peer, &withdraw_packet(number), &[]);
+                }
+            }
+        }
+        assert!(opened > 1);
+    });
+    cuda.was_used_well();
+    let trace = cuda.trace();
+    let makes =
+        |call: &Call| call.name == "cuDevicePrimaryCtxRetain" && call.arguments == ["dev:0"];
+    assert_eq!(trace.iter().filter(|call| makes(call)).count(), 1);
+    // The first lies came before.
+    let before = trace.iter().take_while(|call| !makes(call));
+    let refused =
+        before.filter(|call| call.name == "cuMemImportFromShareableHandle" && call.code != 0);
+    assert!(refused.count() > 2);
 }
 
 #[test]
