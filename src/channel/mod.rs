@@ -59,6 +59,7 @@ pub(crate) use readiness::Watch;
 pub use sender::Sender;
 pub use sender::at_once::AtOnce;
 pub(crate) use sender::attachments::OutgoingAttachment;
+pub(crate) use sender::lacking_room::LackingRoom;
 pub use sender::reservation::{Batch, Reservation};
 pub(crate) use spans::{CallSpan, HandlerSpan};
 pub use stats::HalfStats;

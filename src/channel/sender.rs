@@ -17,6 +17,7 @@ use crate::channel::message::RequestId;
 use crate::channel::metadata::Metadata;
 use crate::channel::second_ring::SecondRing;
 use crate::channel::sender::arming::WantedRoom;
+use crate::channel::sender::lacking_room::LackingRoom;
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
 use crate::channel::stats::HalfStats;
 use crate::channel::token::Token;
@@ -49,6 +50,7 @@ mod arming;
 pub(crate) mod at_once;
 pub(crate) mod attachments;
 mod descriptors;
+pub(crate) mod lacking_room;
 mod pipelined;
 mod pool_writer;
 pub(crate) mod reservation;
@@ -103,6 +105,8 @@ pub struct Sender {
     passed: u64,
     /// The slot of the next loan that is sent by itself.
     promise: Option<Promise>,
+    /// What the last tensors record lacked.
+    lacking: Option<LackingRoom>,
     /// The pool's ready block for this peer, and the block that the pool has prepared there.
     ready: Option<Ready>,
     prepared: Option<Prepared>,
@@ -158,6 +162,7 @@ impl Sender {
             announced: AnnouncedSegments::default(),
             passed: 0,
             promise: None,
+            lacking: None,
             ready: session.env.pool().ready(link.borrower()),
             prepared: None,
             pooled: PoolRoom { block: Block::empty(), offset: 0 },

@@ -592,6 +592,9 @@ impl Hold {
         store.device.driver().check_fork()?;
         let mut guard = store.books();
         let books = &mut *guard;
+        if books.ledger.is_due() {
+            books.sweep(&store.device);
+        }
         let chunk = books.chunks[range.chunk].as_mut().ok_or(CudaFault::OnHost)?;
         let (offset, len) = (chunk.start() + range.offset + part.0, part.1 as u64);
         let here = GpuShare::Memory([Arc::as_ptr(store).addr() as u64, number.value()]);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::account::{Charge, Resource};
-use crate::channel::{HalfStats, Metadata, RequestId, Sender, Token};
+use crate::channel::{HalfStats, LackingRoom, Metadata, RequestId, Sender, Token};
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::handshake::UntrustedFd;
 use crate::link::link::Link;
@@ -93,6 +93,8 @@ pub(super) struct Write<D> {
     bytes: usize,
     /// Of these, the bytes of private memory.
     private: usize,
+    /// What its tensors lacked at the last try. They are described and lent for the next one when it is there.
+    lacking: Option<LackingRoom>,
 }
 
 impl<D> Write<D> {
@@ -102,6 +104,17 @@ impl<D> Write<D> {
             Payload::Request(id, _) | Payload::TensorRequest(id, _) => Some(id),
             _ => None,
         }
+    }
+
+    /// Sends the write at once, or leaves it as it was.
+    fn try_send(&mut self, sender: &mut Sender) -> Result<(), TrySendError> {
+        if self.lacking.is_some_and(|lacking| !sender.may_have_room(lacking)) {
+            return Err(TrySendError::Full { free: 0, needed: self.body.len() as u64 });
+        }
+        sender.take_lacking();
+        let sent = self.payload.try_send(sender, &self.body);
+        self.lacking = sender.take_lacking();
+        sent
     }
 
     /// Returns the bytes that the write counts.
@@ -183,6 +196,7 @@ impl<D> WriteQueue<D> {
         done: Option<D>,
     ) -> Submitted<D> {
         let Some(payload) = remaining else { return Submitted::Done(done, Ok(())) };
+        self.take_lacking();
         match self.try_with(body.len(), |sender| payload.try_send(sender, &body)) {
             Ok(()) => return Submitted::Done(done, Ok(())),
             Err(TrySendError::Failed(error)) => return Submitted::Done(done, Err(error)),
@@ -204,16 +218,21 @@ impl<D> WriteQueue<D> {
         (self.bytes, self.private) = (bytes, all);
         if let Some(payload) = remaining.take() {
             let payload = payload.into_owned();
-            self.waiting.push_back(Write { payload, body, done, bytes: cost, private });
+            let lacking = self.take_lacking();
+            self.waiting.push_back(Write { payload, body, done, bytes: cost, private, lacking });
         }
         if self.waiting.len() == 1 { Submitted::First } else { Submitted::Behind }
+    }
+
+    fn take_lacking(&mut self) -> Option<LackingRoom> {
+        self.sender.as_mut().and_then(Sender::take_lacking)
     }
 
     /// Sends the first write that waits, if there is room. Returns the write and its result.
     pub(super) fn flush_one(&mut self) -> Option<(Write<D>, Result<()>)> {
         let mut write = self.waiting.pop_front()?;
         let sent = match &mut self.sender {
-            Some(sender) => write.payload.try_send(sender, &write.body),
+            Some(sender) => write.try_send(sender),
             None => Err(Error::from(ErrorKind::LinkClosed).into()),
         };
         let result = match sent {

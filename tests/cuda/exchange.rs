@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use slipring::cuda::Pool;
-use slipring::error::{CudaFault, TensorFault};
-use slipring::{Context, ErrorKind, Tensor};
+use slipring::error::{CudaFault, TensorFault, TrySendError};
+use slipring::{Context, ErrorKind, Options, Tensor, TensorSet};
 
+use crate::support::callbacks::settle;
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
 use crate::support::gpus::{
@@ -16,7 +17,7 @@ use crate::support::gpus::{
     small_pool, whole_chunk,
 };
 use crate::support::other::{listen_for, say, wait_for_death};
-use crate::support::{HANG, soon, wait_until};
+use crate::support::{HANG, pair_of, soon, wait_until};
 
 /// A stream's pause before each of its acts: longer than everything else that happens meanwhile.
 const SLOW: Duration = Duration::from_millis(20);
@@ -553,6 +554,84 @@ fn a_tensor_goes_through_a_reactor_and_waits_behind_messages() {
             },
         );
     }
+}
+
+#[test]
+fn a_set_that_waits_is_lent_once_more_when_there_is_room() {
+    const TEST: &str = "a_set_that_waits_is_lent_once_more_when_there_is_room";
+    const TURNS: usize = 300;
+    let cuda = FakeCuda::new().of_kind(Kind::Events);
+    if !cuda.tells(TEST) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        let device = device();
+        let (pool, stream) = (device.pool_with(pool_options()).unwrap(), device.stream().unwrap());
+        // A peer has two loans of each tensor.
+        let set = || {
+            let mut set = TensorSet::new();
+            for _ in 0..10 {
+                set.push(pool.alloc::<u32>([4], &stream).unwrap().share().unwrap());
+            }
+            set
+        };
+        for is_ring_full in [false, true] {
+            let options = Options::new().loan_limit(30, 1 << 20);
+            let context = Context::with_options(options).unwrap();
+            let (near, mut far) = pair_of(&context, &Context::new().unwrap());
+            let reactor = slipring::Reactor::spawn(&context).unwrap();
+            let link = reactor.adopt(near).unwrap();
+            let (mut messages, mut sets) = (0, 1);
+            if is_ring_full {
+                while link.try_send(&[7; 1000]).is_ok() {
+                    messages += 1;
+                }
+            } else {
+                sets += 1;
+                link.write_tensors(set());
+            }
+            link.write_tensors(set());
+            for _ in 0..TURNS {
+                settle(&reactor);
+            }
+            for _ in 0..messages {
+                hear(&mut far);
+            }
+            for _ in 0..sets {
+                let came = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
+                assert_eq!(came.len(), 10);
+            }
+            drop((link, reactor, far));
+        }
+        drop((pool, stream));
+        is_closed(&device);
+    });
+    let trace = cuda.trace();
+    let asked = calls(&trace, "cuEventQuery") + calls(&trace, "cuEventCreate");
+    assert!(asked < TURNS, "{asked} calls for {TURNS} turns");
+}
+
+#[test]
+fn a_tensor_that_is_tried_without_end_takes_no_more_of_the_pool() {
+    const TEST: &str = "a_tensor_that_is_tried_without_end_takes_no_more_of_the_pool";
+    let cuda = FakeCuda::new().of_kind(Kind::Words);
+    alone(TEST, &cuda, || {
+        let device = device();
+        let (pool, stream) = (device.pool_with(pool_options()).unwrap(), device.stream().unwrap());
+        let tensor = pool.alloc::<u32>([4], &stream).unwrap().share().unwrap();
+        const QUOTA: u64 = 1 << 20;
+        let context = Context::with_options(Options::new().pool_quota(QUOTA)).unwrap();
+        let (mut near, far) = pair_of(&context, &Context::new().unwrap());
+        while near.sender().try_send(b"full").is_ok() {}
+        // Each try takes two blocks of 64 bytes, and gives them back.
+        for _ in 0..QUOTA / 64 {
+            let refused = near.sender().try_send_tensor(&tensor).unwrap_err();
+            assert!(matches!(refused, TrySendError::Full { .. }), "{refused}");
+        }
+        drop((near, far, tensor, pool, stream));
+        is_closed(&device);
+    });
+    cuda.was_used_well();
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::channel::envelope::Envelope;
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
+use crate::channel::sender::lacking_room::LackingRoom;
 use crate::error::{Error, ErrorKind, Result, TensorFault, TrySendError};
 use crate::handshake::peer::Peer;
 use crate::link::allocations::SharedAllocation;
@@ -122,6 +123,27 @@ impl<'a> OutgoingAttachment<'a> {
 }
 
 impl Sender {
+    /// Returns the room that the last tensors record lacked which did not wait for it.
+    pub(crate) fn take_lacking(&mut self) -> Option<LackingRoom> {
+        self.lacking.take()
+    }
+
+    /// Returns whether that room is there by now, or something else is to be told to the caller, which describes and lends the
+    /// tensors once more.
+    pub(crate) fn may_have_room(&mut self, lacking: LackingRoom) -> bool {
+        let (header, loans, bytes) = lacking.parts();
+        if self.link.peer_left() || self.link.by_descriptor() {
+            return true;
+        }
+        match self.room_in_ring(header, SendPatience::None) {
+            Ok(_) => {}
+            Err(error) => return !matches!(error, TrySendError::Full { .. }),
+        }
+        self.renounce();
+        let Session { link, env, .. } = &*self.session;
+        loans == 0 || env.pool().admits(link.borrower(), loans, bytes)
+    }
+
     /// The pool that this half lends from.
     pub(crate) fn pool(&self) -> &Pool {
         self.session.env.pool()
@@ -215,6 +237,8 @@ impl Sender {
                 return Err(Error::from(ErrorKind::PeerClosed).into());
             }
             if !self.link.by_descriptor() {
+                let (loans, bytes) = (lent(attachments), bytes_of(attachments));
+                self.lacking = Some(LackingRoom::new(header, loans, bytes));
                 return Err(TrySendError::Full { free, needed });
             }
             self.arm_for_pool()?;
@@ -372,7 +396,7 @@ impl Sender {
         header: Header,
         attachments: &mut [OutgoingAttachment<'_>],
     ) -> Result<usize, TrySendError> {
-        let loans = attachments.iter().filter(|attachment| attachment.is_lent()).count();
+        let loans = lent(attachments);
         self.renounce();
         loop {
             let offset = self.room_in_ring(header, SendPatience::None)?;
@@ -474,6 +498,12 @@ fn take_blocks(
         }
     }
     Ok(())
+}
+
+/// Returns the number of loans that the receiver of a record gets.
+#[inline]
+fn lent(attachments: &[OutgoingAttachment<'_>]) -> usize {
+    attachments.iter().filter(|attachment| attachment.is_lent()).count()
 }
 
 /// Returns the bytes of the pool that the receiver of a record holds.
