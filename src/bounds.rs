@@ -16,7 +16,7 @@ use crate::pool::LoanLimit;
 use crate::reactor::{QUANTUM, SHARE, TENSOR};
 use crate::region::{registry, table};
 use crate::shm::LARGE;
-use crate::tensor::TENSORS;
+use crate::tensor::{TENSORS, WORDS};
 use crate::transport::{LINK_DESCRIPTORS, Options, allowance};
 
 /// The soft limit on descriptors (`RLIMIT_NOFILE`) for which the table gives defaults: that of most systems.
@@ -108,6 +108,12 @@ pub fn bounds() -> Vec<Bound> {
         "fixed",
         format!("{TENSORS}, {ATTACHMENTS} of them in pools"),
         &["attack tensors-endless"],
+    );
+    rows.add(
+        "different words that order a message's tensors on GPUs",
+        "fixed",
+        format!("{WORDS}; a stream that opens them waits for each"),
+        &["tests/cuda/errors.rs::a_message_of_too_many_words_ends_the_link_and_is_not_sent"],
     );
     rows.add(
         "description of a message's tensors",

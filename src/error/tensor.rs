@@ -243,6 +243,17 @@ pub enum TensorFault {
         /// The limit, or the number that the caller asked for.
         expected: usize,
     },
+    /// The tensors of a message on GPUs are ordered by too many different words.
+    #[error(
+        "tensors of {count} different words (cuda::Order::Words), at most {max} fit into a message: make them parts of one tensor \
+         (cuda::Device::part), send several messages, or use cuda::Order::Synchronized"
+    )]
+    Words {
+        /// Different words of the tensors, up to the first one too many.
+        count: usize,
+        /// The limit.
+        max: usize,
+    },
     /// A description ends too early or goes on past its last tensor.
     #[error("description of {len} bytes, tensor {index} ends at {needed}")]
     Description {

@@ -13,7 +13,7 @@ use crate::pool::{Block, BorrowerId, Pool, Promise};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Location};
 use crate::tensor::dtype::DType;
-use crate::tensor::gpu::{GpuLoan, OnGpu};
+use crate::tensor::gpu::{DifferentWords, GpuLoan, OnGpu};
 use crate::tensor::outgoing::{Described, Outgoing, Sent};
 use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
@@ -163,6 +163,7 @@ impl Sender {
     ///   [slots](crate::Options::loan_slots) for, or more than 32,768 are in the set. Tensors of one allocation of a GPU
     ///   count as two, however many they are. Names and shapes that do not fit into the ring or into 1 MiB lie in a pool,
     ///   and then one tensor less can.
+    /// - [`TensorFault::Words`]: tensors of a GPU have more than 4096 different words to wait for. Parts of one tensor have one.
     /// - [`ErrorKind::MessageTooLarge`]: names and shapes take more than 4 MiB.
     /// - Otherwise as [`send`](Self::send).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
@@ -538,18 +539,22 @@ fn open_one(
     if !rest.is_empty() {
         return Ok(open_set(description, claims)?.len());
     }
-    let storage = storage_of(&head, claims, &mut Vec::new(), 0)?;
+    let storage = storage_of(&head, claims, &mut Lenders::default(), 0)?;
     *tensor = Some(Tensor { dtype: head.dtype, shape: head.shape, storage });
     Ok(1)
 }
 
-/// The tensors on a GPU of one message that have loans of their own, by their index.
-type Lenders = Vec<(usize, Arc<GpuLoan>)>;
+/// The tensors on a GPU of one message that have loans of their own, by their index, and the words that order them and others.
+#[derive(Default)]
+struct Lenders {
+    loans: Vec<(usize, Arc<GpuLoan>)>,
+    words: DifferentWords,
+}
 
 pub(crate) fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
     let mut set = TensorSet::with_capacity(claims.left());
     set.set_metadata(claims.take_metadata());
-    let (mut left, mut lenders) = (description, Vec::new());
+    let (mut left, mut lenders) = (description, Lenders::default());
     while !left.is_empty() {
         let index = set.len();
         if index == TENSORS {
@@ -599,14 +604,17 @@ fn storage_of(
                 return Err(Fault::Tensor(TensorFault::Unstable).into());
             };
             let loan = Arc::new(GpuLoan::new(place, bytes, mapping, claims.extension())?);
-            lenders.push((index, loan.clone()));
+            lenders.loans.push((index, loan.clone()));
+            lenders.words.add(index as u32, &loan.place.order).map_err(Fault::Tensor)?;
             on_gpu(head, loan)?
         }
         Location::GpuPart { of, part } => {
-            let lender = lenders.binary_search_by_key(&(of as usize), |(index, _)| *index);
+            let Lenders { loans, words } = lenders;
+            let lender = loans.binary_search_by_key(&(of as usize), |(index, _)| *index);
             let unknown = TensorFault::Field { field: "tensor.of", value: of.into() };
             let at = lender.map_err(|_| Fault::Tensor(unknown))?;
-            let loan = lenders[at].1.part(part).map_err(Fault::Tensor)?;
+            let loan = loans[at].1.part(part).map_err(Fault::Tensor)?;
+            words.add(of, &loan.place.order).map_err(Fault::Tensor)?;
             on_gpu(head, Arc::new(loan))?
         }
     })

@@ -13,7 +13,7 @@
 //! that the mapping around them is closed.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +35,9 @@ pub(crate) const ALIGNMENT: u64 = 256;
 
 /// Bytes of a word.
 const WORD_LEN: u64 = 8;
+
+/// The most different words of one message. A reader's stream waits for each of them. Part of the wire format.
+pub(crate) const WORDS: usize = 4096;
 
 /// The kinds of memory and of order in an encoded place.
 const IPC: u32 = 1;
@@ -318,6 +321,31 @@ pub struct GpuShared {
 
 /// What the tensors of a record share.
 pub(super) type SharedOnGpu = HashMap<GpuShare, GpuShared>;
+
+/// The different words of the tensors of one record: the tensor with the place, the start of the word, and the value.
+#[derive(Default)]
+pub(super) struct DifferentWords {
+    last: Option<(u32, u64, u64)>,
+    seen: HashSet<(u32, u64, u64)>,
+}
+
+impl DifferentWords {
+    /// Adds the word of a tensor, if it has one. `of` is the index of the tensor whose loans it has.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Words`]: there are too many.
+    pub(super) fn add(&mut self, of: u32, order: &GpuOrder) -> Result<(), TensorFault> {
+        let GpuOrder::Word { offset, value } = *order else { return Ok(()) };
+        let word = (of, offset, value);
+        // Parts of one tensor have the same one.
+        if self.last.replace(word) == Some(word) || !self.seen.insert(word) {
+            return Ok(());
+        }
+        let count = self.seen.len();
+        if count > WORDS { Err(TensorFault::Words { count, max: WORDS }) } else { Ok(()) }
+    }
+}
 
 /// The receiver of a tensor, and the tensors in front of it in the same record.
 pub struct GpuBorrower<'a> {

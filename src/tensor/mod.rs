@@ -37,6 +37,7 @@ pub use element::Element;
 pub(crate) use exchange::{SingleTensor, TENSORS, open_set};
 #[cfg(feature = "cuda")]
 pub(crate) use gpu::ALIGNMENT as GPU_ALIGNMENT;
+pub(crate) use gpu::WORDS;
 #[doc(hidden)]
 pub use gpu::{
     Fate, GpuBorrower, GpuHandle, GpuLoan, GpuLoans, GpuMemory, GpuOrder, GpuParcel, GpuPlace,

@@ -9,7 +9,7 @@ use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Location};
 use crate::tensor::element::Element;
 use crate::tensor::gpu::{
-    GpuBorrower, GpuLoans, GpuMemory, GpuOrder, GpuParcel, OnGpu, SharedOnGpu,
+    DifferentWords, GpuBorrower, GpuLoans, GpuMemory, GpuOrder, GpuParcel, OnGpu, SharedOnGpu,
 };
 use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
@@ -184,6 +184,7 @@ pub(crate) struct Described<'a> {
     gpu: [u64; 3],
     /// What those of one link share.
     shared: SharedOnGpu,
+    words: DifferentWords,
     /// The number of tensors.
     count: u32,
 }
@@ -261,6 +262,11 @@ impl<'a> Described<'a> {
                         GpuOrder::Word { .. } => 1,
                         GpuOrder::Synchronized => 2,
                     }] += 1;
+                    let of = match loans {
+                        GpuLoans::Of(of) => of,
+                        GpuLoans::Own { .. } => self.count,
+                    };
+                    self.words.add(of, &place.order)?;
                     match loans {
                         GpuLoans::Own { bytes, mapping, allocation } => {
                             let (bytes, mapping) = (bytes.block, mapping.block);

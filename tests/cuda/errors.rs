@@ -6,16 +6,16 @@ use slipring::cuda::{Device, PoolOptions, Stream};
 use slipring::error::{CudaFault, Fault, GpuUuid, TensorFault};
 use slipring::region::{CudaHandle, Registry, Source};
 use slipring::tensor::{Descriptor, GpuHandle, GpuOrder, GpuPlace, Location};
-use slipring::{Context, DType, ErrorKind, Options, Result, Shape, Tensor};
+use slipring::{Context, DType, ErrorKind, Options, Result, Shape, Tensor, TensorSet};
 
-use crate::support::fake_cuda::FakeCuda;
+use crate::support::fake_cuda::{FakeCuda, Kind};
 use crate::support::gpus::{
-    Two, alone, cuda_fault, driver_fault, exchange, hear_out, is_closed, pool_options, recv,
+    Two, alone, calls, cuda_fault, driver_fault, exchange, hear_out, is_closed, pool_options, recv,
     whole_way,
 };
 use crate::support::other::{Other, run_here};
-use crate::support::raw::Lent;
-use crate::support::{Stage, fault, soon};
+use crate::support::raw::{self, Lent};
+use crate::support::{Stage, fault, pair_of, soon, wait_until};
 
 /// `CUDA_ERROR_INVALID_VALUE`
 const INVALID_VALUE: u32 = 1;
@@ -380,6 +380,66 @@ fn a_tensor_that_shares_the_loans_of_another_one_and_lies_ends_the_link() {
     drop(tensors);
     assert_eq!(returns(&peer), [5, 6]);
     stage.is_undisturbed();
+}
+
+#[test]
+fn a_message_of_too_many_words_ends_the_link_and_is_not_sent() {
+    const TEST: &str = "a_message_of_too_many_words_ends_the_link_and_is_not_sent";
+    const MOST: u64 = 4096;
+    let cuda = FakeCuda::new().of_kind(Kind::Words);
+    alone(TEST, &cuda, || {
+        let (device, stream) = device_and_stream(0);
+        let words = TensorFault::Words { count: MOST as usize + 1, max: MOST as usize };
+        let mut stage = Stage::new(Options::new());
+        for count in [MOST, MOST + 1] {
+            let by = |value| {
+                let order = GpuOrder::Word { offset: 8, value };
+                GpuPlace { order, ..place(GpuUuid([1; 16])) }
+            };
+            let mut described = description(&by(0));
+            // Each word twice.
+            (0..2 * count).for_each(|at| described.extend(part(0, &by(at % count))));
+            let (mut link, mut peer) = stage.link();
+            peer.send_segment(1, 4 << 20);
+            peer.pool[0].1.write(4096, &described);
+            let (len, second) = (described.len() as u64, Lent { slot: 1, generation: 6, ..TICKET });
+            let last = Lent { slot: 2, generation: 7, offset: 4096, len, ..TICKET };
+            let payload: Vec<u8> = [TICKET, second, last].iter().flat_map(Lent::encode).collect();
+            let header = 7 | 3 << 16 | 1 << 24 | (payload.len() as u64) << 32 | raw::POOLED;
+            peer.publish(header, &payload);
+            if count == MOST {
+                let set = link.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
+                assert_eq!(set.len() as u64, 1 + 2 * count);
+            } else {
+                let came = link.receiver().recv_tensors().map(|set| set.map(|set| set.len()));
+                assert_eq!(fault(came), Fault::Tensor(words));
+            }
+        }
+        stage.is_undisturbed();
+        // A sender has the same limit, and the loans of what it does not send are back.
+        let options = pool_options().chunk(4 << 20).quota(4 << 20);
+        let pool = device.pool_with(options).unwrap();
+        let make = || pool.alloc::<u8>([1], &stream).unwrap().share().unwrap();
+        let (mut near, mut far) = pair_of(&Context::new().unwrap(), &Context::new().unwrap());
+        let mut set = TensorSet::new();
+        (0..MOST).for_each(|_| set.push(make()));
+        near.sender().send_tensors_deadline(&set, soon()).unwrap();
+        let came = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
+        let views = device.open_all(came.iter().map(|(_, tensor)| tensor), &stream).unwrap();
+        assert_eq!(views.len() as u64, MOST);
+        drop((came, views));
+        set.push(make());
+        let refused = near.sender().send_tensors_deadline(&set, soon()).unwrap_err();
+        assert_eq!(*refused.kind(), ErrorKind::Tensor(words));
+        drop(set);
+        wait_until("all are back", || pool.alloc::<u8>([3 << 20], &stream).is_ok());
+        drop((pool, near, far));
+        is_closed(&device);
+    });
+    cuda.was_used_well();
+    if cuda.tells(TEST) {
+        assert_eq!(calls(&cuda.trace(), "cuStreamWaitValue64_v2") as u64, MOST);
+    }
 }
 
 #[test]

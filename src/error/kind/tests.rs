@@ -169,6 +169,7 @@ fn tensor_faults() -> Vec<TensorFault> {
         TensorFault::NameUtf8,
         TensorFault::SameName { first: x, second: y },
         TensorFault::Count { count: y, expected: x },
+        TensorFault::Words { count: y, max: x },
         TensorFault::Description { len: x, index: 3, needed: y },
         TensorFault::Field { field: "tensor.flags", value: a },
     ]
