@@ -2,10 +2,10 @@
 # Everything about GPUs, on a machine that has one: the tests over its own driver, `cuda_pair`, `cuda_bench`, and the queues of
 # `torch.multiprocessing` beside slipring.
 #
-#   tests/device.sh            builds and runs; needs a driver and a Rust toolchain (offline, if the crates are vendored),
-#                              and for the queues a Python with torch, or PyPI
+#   tests/device.sh            does all of the following; needs a driver and a Rust toolchain (offline, if the crates are vendored)
 #   tests/device.sh bundle     builds alone: target/device then runs on a machine that has a driver and nothing else
 #   tests/device.sh run        runs what is in target/device
+#   tests/device.sh torch      measures the queues; needs the Rust toolchain, and a Python with torch or PyPI
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bundle=$PWD/target/device
@@ -28,15 +28,21 @@ for line in sys.stdin:
         shutil.copy(made["executable"], sys.argv[1] + "/test-" + made["target"]["name"])
 ' "$bundle"
     strip "$bundle"/* || true
-    beside_torch || echo "no Python with torch can be made here"
 }
 
-# Makes a Python with torch and the package: of what is installed, else from PyPI.
+# Makes a Python with torch and this package, of what is installed here and else from PyPI, and measures with it.
 beside_torch() {
-    python3 -m venv --system-site-packages "$bundle/python"
-    local pip=("$bundle/python/bin/pip" install --quiet --disable-pip-version-check --retries 1)
-    "${pip[@]}" maturin numpy torch &&
-        PATH=$bundle/python/bin:$PATH "${pip[@]}" --no-build-isolation --no-deps crates/slipring-python
+    local venv=$PWD/target/device-python
+    [ -e "$venv/bin/pip" ] || python3 -m venv --system-site-packages "$venv"
+    local pip=("$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1)
+    if ! "${pip[@]}" maturin==1.16.0 numpy torch; then
+        echo "skipped: the queues of torch.multiprocessing need torch, or PyPI"
+        return
+    fi
+    PATH=$venv/bin:$PATH "${pip[@]}" --no-build-isolation --no-deps --force-reinstall crates/slipring-python
+    "$venv/bin/python" -m slipring.torch.gpu_bench
+    echo "the same, with memory that travels as a descriptor:"
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$venv/bin/python" -m slipring.torch.gpu_bench
 }
 
 # Commands before each of two processes.
@@ -76,22 +82,16 @@ run() {
         echo "skipped: namespaces of their own are not permitted here"
     fi
     "$bundle/cuda_bench"
-    local python=$bundle/python/bin/python
-    if "$python" -c 'import slipring, torch; assert torch.cuda.is_available()' 2>/dev/null; then
-        "$python" -m slipring.torch.gpu_bench
-        echo "the same, with memory that travels as a descriptor:"
-        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$python" -m slipring.torch.gpu_bench
-    else
-        echo "skipped: the queues of torch.multiprocessing need a Python with torch that finds the GPU"
-    fi
 }
 
 case ${1:-all} in
 bundle) build ;;
 run) run ;;
+torch) beside_torch ;;
 all)
     build
     run
+    beside_torch
     ;;
 *)
     sed -n '2,8p' "$0"

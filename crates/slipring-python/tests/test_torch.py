@@ -647,10 +647,34 @@ def test_the_bench_of_gpus_carries_tensors_of_the_host() -> None:
     assert rows == [[size, "B", way, "p50"] for size in ("4096", "64") for way in gpu_bench.WAYS]
 
 
+class Stale(gpu_bench.Leader):
+    """Its tensor shows what was written before: nothing waits for the kernel."""
+
+    def _send(self, way: str, tensor: torch.Tensor) -> None:
+        super()._send(way, tensor - 1 if way == "slipring" else tensor)
+
+
+@with_torch
+def test_the_bench_of_gpus_sees_a_way_without_order(name: str) -> None:
+    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    with slipring.listen(name) as listener:
+        other = threading.Thread(target=gpu_bench._follow, args=(name, "cpu", queue))
+        other.start()
+        link = listener.accept(timeout=LONG)
+    tensor = torch.zeros(4, dtype=torch.int64)
+    assert gpu_bench.Leader(link, queue).trip(tensor, "slipring", 7) > 0
+    with pytest.raises(SystemExit, match=r"slipring brought \[7, 7\] instead of 8"):
+        Stale(link, queue).trip(tensor, "slipring", 8)
+    with pytest.raises(gpu_bench.Failure, match="the other process: "):
+        gpu_bench.Leader(link, queue).trip(torch.zeros(0, dtype=torch.int64), "slipring", 9)
+    link.close()
+    other.join()
+
+
 def test_the_bench_of_gpus_leaves_out_what_does_not_carry_a_tensor() -> None:
     def trip(way: str, number: int) -> float:
         if way == "torch" and number > 2:
-            raise RuntimeError("no handle\nand more")
+            raise gpu_bench.Failure("no handle\nand more")
         return 1.0
 
     shown: dict[str, str] = {}

@@ -1,23 +1,27 @@
 """What a tensor on a GPU takes to another process: ``python -m slipring.torch.gpu_bench``.
 
-A round trip begins before a kernel that fills the tensor, and ends when the other process has read its last element and
-has answered. So each round checks the order of the work by content, and its time includes that kernel and the read. The
-ways take turns, round by round, between the same two processes. Orders and answers travel over a link of slipring:
+A round trip begins before a kernel that fills the tensor with a number of its own, and ends when the other process has
+read its first and last element and has answered. So each checks the order of the work by content, and its time includes
+that kernel and the read. The ways take turns between the same two processes, in another order each round. Orders and
+answers travel over a link of slipring:
 
 - ``floor``: the process that fills the tensor reads it, and the other one answers.
 - ``slipring``: ``send_tensor``, and ``torch.from_dlpack`` of what was received.
 - ``torch``: a queue of ``torch.multiprocessing``.
 - ``host``: copied to the host, over such a queue, and copied to the GPU.
 
-A way that cannot carry the memory says why. With ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` PyTorch allocates
-memory that travels as a descriptor.
+A way that cannot carry the memory says why, of either process. With
+``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` PyTorch allocates memory that travels as a descriptor.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
+import json
 import os
+import statistics
 import sys
 import time
 from functools import partial
@@ -38,25 +42,43 @@ _WARM = 5
 # How long one process waits for the other one, in seconds.
 _LONGEST = 60.0
 
-# What the other process answers when it got nothing.
-_NOTHING = -1
+# What is read where nothing came.
+_NOTHING = (-1, -1)
+
+
+class Failure(Exception):
+    """A way does not carry the tensor."""
+
+
+def _ends(tensor: torch.Tensor) -> tuple[int, int]:
+    """Reads the first and the last element, once the work before is done."""
+    return int(tensor[0]), int(tensor[-1])
+
+
+def _receive(way: str, device: str, link: slipring.Connection, queue: Any) -> tuple[int, int]:
+    import torch
+
+    # The tensor is gone when this returns, so its memory is back before the answer.
+    match way:
+        case "slipring":
+            return _ends(torch.from_dlpack(link.recv_tensor(timeout=_LONGEST)))
+        case "torch":
+            return _ends(queue.get())
+        case "host":
+            return _ends(queue.get().to(device))
+        case _:
+            return _NOTHING
 
 
 def _follow(name: str, device: str, queue: Any) -> None:
     """Is the other process."""
-    import torch
-
     link = slipring.connect(name, retry=_LONGEST, timeout=_LONGEST)
     for order in link:
-        way, last = bytes(order).decode(), _NOTHING
-        if way == "slipring":
-            last = int(torch.from_dlpack(link.recv_tensor(timeout=_LONGEST))[-1])
-        elif way == "torch":
-            last = int(queue.get()[-1])
-        elif way == "host":
-            last = int(queue.get().to(device)[-1])
-        # The tensor is gone, so its memory is back before the answer.
-        link.send(str(last).encode())
+        try:
+            answer = json.dumps(_receive(bytes(order).decode(), device, link, queue))
+        except Exception as error:
+            answer = json.dumps(f"the other process: {error}")
+        link.send(answer.encode())
 
 
 class Leader:
@@ -67,60 +89,68 @@ class Leader:
         self._queue = queue
 
     def trip(self, tensor: torch.Tensor, way: str, number: int) -> float:
-        """Returns the time of a round trip in microseconds. Raises what the way raises that cannot carry the tensor."""
+        """Returns the time of a round trip in microseconds. Raises ``Failure`` if the way does not carry the tensor."""
         start = time.perf_counter()
         tensor.fill_(number)
         self._link.send(way.encode())
-        error = None
+        failure = None
         try:
-            if way == "slipring":
-                self._link.send_tensor(tensor, timeout=_LONGEST)
-            elif way == "torch":
-                self._queue.put(tensor)
-            elif way == "host":
-                self._queue.put(tensor.cpu())
-            else:
-                int(tensor[-1])
-        except (slipring.Error, RuntimeError) as failure:
-            error = failure
+            self._send(way, tensor)
+        except (slipring.Error, RuntimeError, OSError) as error:
+            failure = str(error)
             self._send_nothing(way)
-        last = int(bytes(self._link.recv(timeout=_LONGEST)))
+        answer = json.loads(bytes(self._link.recv(timeout=_LONGEST)))
         took = (time.perf_counter() - start) * 1e6
-        if error is not None:
-            raise error
-        if last != (_NOTHING if way == "floor" else number):
-            raise SystemExit(f"gpu_bench: {way} brought {last} instead of {number}")
+        if failure is not None or isinstance(answer, str):
+            raise Failure(failure or answer)
+        if answer != list(_NOTHING if way == "floor" else (number, number)):
+            raise SystemExit(f"gpu_bench: {way} brought {answer} instead of {number}")
         return took
+
+    def _send(self, way: str, tensor: torch.Tensor) -> None:
+        match way:
+            case "slipring":
+                self._link.send_tensor(tensor, timeout=_LONGEST)
+            case "torch":
+                self._queue.put(tensor)
+            case "host":
+                self._queue.put(tensor.cpu())
+            case _:
+                _ends(tensor)
 
     def _send_nothing(self, way: str) -> None:
         import torch
 
-        nothing = torch.tensor([_NOTHING])
+        nothing = torch.tensor([_NOTHING[0]])
         if way == "slipring":
             self._link.send_tensor(nothing)
-        else:
+        elif way != "floor":
             self._queue.put(nothing)
 
 
 def measure(trip: Callable[[str, int], float], rounds: int, show: Callable[[str, str], None]) -> None:
     """Measures all ways by turns, and shows a line for each."""
     times: dict[str, list[float]] = {way: [] for way in WAYS}
-    for number in range(1, _WARM + rounds + 1):
-        for way in list(times):
+    numbers = itertools.count(1)
+    for turn in range(_WARM + rounds):
+        first = turn % len(WAYS)
+        for way in WAYS[first:] + WAYS[:first]:
+            if way not in times:
+                continue
             try:
-                took = trip(way, number)
-            except (slipring.Error, RuntimeError) as error:
-                show(way, f"does not carry it: {str(error).splitlines()[0][:100]}")
+                took = trip(way, next(numbers))
+            except Failure as failure:
+                show(way, f"does not carry it: {str(failure).splitlines()[0][:100]}")
                 del times[way]
                 continue
-            if number > _WARM:
+            if turn >= _WARM:
                 times[way].append(took)
-    best = min((sorted(times[way])[rounds // 2] for way in ("torch", "host") if way in times), default=None)
+    best = min((statistics.median(times[way]) for way in ("torch", "host") if way in times), default=None)
     for way, all_times in times.items():
         all_times.sort()
-        p50, p99 = all_times[rounds // 2], all_times[rounds * 99 // 100]
+        p50, p95 = statistics.median(all_times), all_times[(len(all_times) * 95 - 1) // 100]
         ratio = f"  {p50 / best:.3f} of the better rival" if way == "slipring" and best else ""
-        show(way, f"p50 {p50:10.1f} us  p99 {p99:10.1f} us{ratio}")
+        show(way, f"p50 {p50:10.1f} us  p95 {p95:10.1f} us{ratio}")
 
 
 def _show(size: int, way: str, text: str) -> None:
