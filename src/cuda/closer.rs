@@ -1,10 +1,9 @@
 //! The thread that frees and closes memory of GPUs. The driver may wait within these calls for all work on the GPU, and may
 //! hold a lock meanwhile. So nothing is freed while a stream may wait for a peer's [word](crate::cuda::waits).
 
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cuda::library::is_ours;
@@ -13,112 +12,67 @@ use crate::cuda::waits::{Refused, Waits};
 use crate::cuda::withdrawing;
 use crate::error::contain;
 
+type Closer = Sender<Box<dyn Parked>>;
+
 /// The number of objects that are not dropped yet.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// The objects on their way to the thread. They wait there while the system has no thread for it.
-struct Queue {
-    to: Sender<Box<dyn Parked>>,
-    /// The thread locks it for good.
-    from: Arc<Mutex<Receiver<Box<dyn Parked>>>>,
-}
-
-impl Queue {
-    fn get() -> &'static Self {
-        static QUEUE: OnceLock<Queue> = OnceLock::new();
-        QUEUE.get_or_init(|| {
-            let (to, from) = mpsc::channel();
-            Self { to, from: Arc::new(Mutex::new(from)) }
-        })
-    }
-
-    /// Starts the thread, unless it runs. If the system has none now, the next call tries once more.
-    fn start(&self) {
-        static STARTED: OnceLock<()> = OnceLock::new();
-        static STARTING: Mutex<()> = Mutex::new(());
-        if STARTED.get().is_some() {
-            return;
-        }
-        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        if STARTED.get().is_some() {
-            return;
-        }
-        let (thread, from) = (std::thread::Builder::new(), self.from.clone());
-        let run = move || run(&from.lock().unwrap_or_else(PoisonError::into_inner));
-        match thread.name("slipring-cuda".into()).spawn(run) {
-            Ok(_) => drop(STARTED.set(())),
-            Err(error) => {
-                tracing::warn!(%error, "no thread to close memory of GPUs: it is closed later")
-            }
-        }
-    }
-}
-
-/// Frees or closes an object on that thread as soon as nothing uses it. The caller does not wait, also where there is no thread.
+/// Frees or closes an object on that thread as soon as nothing uses it.
 pub(super) fn close(parked: impl Parked + 'static) {
     if !is_ours() {
         return std::mem::forget(parked);
     }
     LEFT.fetch_add(1, Ordering::Relaxed);
-    let queue = Queue::get();
-    // The other end stays.
-    let _ = queue.to.send(Box::new(parked));
-    queue.start();
+    let parked: Box<dyn Parked> = Box::new(parked);
+    let parked = match closer() {
+        Some(closer) => closer.send(parked).err().map(|unsent| unsent.0),
+        None => Some(parked),
+    };
+    if let Some(parked) = parked {
+        tracing::warn!("no thread to close memory of GPUs: the thread that drops it waits");
+        wait_and_drop(parked, &LEFT);
+    }
+}
+
+/// Returns the way to the thread, which the first call starts. `None`: the system has no thread now, and the next call tries once
+/// more.
+fn closer() -> Option<&'static Closer> {
+    static CLOSER: OnceLock<Closer> = OnceLock::new();
+    static STARTING: Mutex<()> = Mutex::new(());
+    if let Some(closer) = CLOSER.get() {
+        return Some(closer);
+    }
+    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(closer) = CLOSER.get() {
+        return Some(closer);
+    }
+    let (to, from) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("slipring-cuda".into());
+    thread.spawn(move || run(&from)).ok()?;
+    Some(CLOSER.get_or_init(|| to))
 }
 
 /// Returns the number of objects that are not dropped yet.
 pub(super) fn left() -> usize {
-    let left = LEFT.load(Ordering::Relaxed);
-    if left > 0 {
-        Queue::get().start();
-    }
-    left
-}
-
-/// An object that is [closed](close) if nobody takes it: the thread that has made it may not wait.
-pub(super) struct Unclaimed<P: Parked + 'static>(Option<P>);
-
-/// Why such an object is there.
-const THERE: &str = "there until it is taken";
-
-impl<P: Parked> Unclaimed<P> {
-    pub(super) fn new(object: P) -> Self {
-        Self(Some(object))
-    }
-
-    pub(super) fn take(mut self) -> P {
-        self.0.take().expect(THERE)
-    }
-}
-
-impl<P: Parked> Deref for Unclaimed<P> {
-    type Target = P;
-
-    fn deref(&self) -> &P {
-        self.0.as_ref().expect(THERE)
-    }
-}
-
-impl<P: Parked> DerefMut for Unclaimed<P> {
-    fn deref_mut(&mut self) -> &mut P {
-        self.0.as_mut().expect(THERE)
-    }
-}
-
-impl<P: Parked + 'static> Drop for Unclaimed<P> {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(close);
-    }
+    LEFT.load(Ordering::Relaxed)
 }
 
 /// Waits until all objects are dropped, at most for `patience`.
 pub(super) fn wait_for_all(patience: Duration) {
-    wait(|| left() == 0, Instant::now() + patience);
+    wait(|| left() == 0, Some(Instant::now() + patience));
 }
 
-fn wait(done: impl Fn() -> bool, deadline: Instant) {
+/// Drops an object as soon as nothing uses it, where there is no thread that does.
+#[cold]
+pub(super) fn wait_and_drop(parked: Box<dyn Parked>, left: &AtomicUsize) {
+    wait(|| parked.is_over(), None);
+    drop(parked);
+    left.fetch_sub(1, Ordering::Release);
+}
+
+fn wait(done: impl Fn() -> bool, deadline: Option<Instant>) {
     let mut pause = PAUSE.0;
-    while !done() && Instant::now() < deadline {
+    while !done() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
         std::thread::sleep(pause);
         pause = (2 * pause).min(PAUSE.1);
     }

@@ -20,10 +20,8 @@ use cudarc::driver::sys::{
 };
 
 use crate::channel::PassedAllocation;
-use crate::cuda::closer::Unclaimed;
 use crate::cuda::device::Device;
 use crate::cuda::library::is_refusal;
-use crate::cuda::parked::Parked;
 use crate::error::{CudaFault, Error, ErrorKind, GpuUuid, Result};
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`
@@ -196,13 +194,10 @@ impl Mapped {
     /// Allocates and maps `len` bytes, a multiple of the [`granularity`]. Returns a descriptor of them, too.
     pub(super) fn new(device: &Device, len: u64) -> Result<(Self, OwnedFd)> {
         let _entered = device.enter()?;
-        let handle = Unclaimed::new(Handle::new(device, len)?);
+        let handle = Handle::new(device, len)?;
         let mapped = Self::map(&handle, len)?;
         mapped.give_access(device)?;
-        let fd = handle.export()?;
-        // The mapping keeps the allocation, so nothing is freed here.
-        drop(handle.take());
-        Ok((mapped.take(), fd))
+        Ok((mapped, handle.export()?))
     }
 
     /// Maps a peer's allocation, as long as the peer says, for `reader` to use. It may lie on another GPU, which gets a context
@@ -219,7 +214,7 @@ impl Mapped {
             return Err(short.into());
         }
         let _entered = reader.enter()?;
-        let handle = Unclaimed::new(Handle::import(reader, passed)?);
+        let handle = Handle::import(reader, passed)?;
         let mut mapped = Self::map(&handle, passed.len()).map_err(|error| {
             // Its length is the only argument that is the peer's.
             let is_short = matches!(error.kind(),
@@ -234,11 +229,10 @@ impl Mapped {
         mapped.device = home.clone();
         mapped.give_access(&home)?;
         mapped.reach_from(reader)?;
-        drop(handle.take());
-        Ok(mapped.take())
+        Ok(mapped)
     }
 
-    fn map(handle: &Handle, len: u64) -> Result<Unclaimed<Self>> {
+    fn map(handle: &Handle, len: u64) -> Result<Self> {
         let (driver, size) = (handle.device.driver(), len as usize);
         let mut start = 0;
         // SAFETY: `start` has room for an address.
@@ -246,8 +240,7 @@ impl Mapped {
         driver.check("cuMemAddressReserve", code)?;
         // From here on dropping it gives the addresses back.
         let (device, others) = (handle.device.clone(), Mutex::default());
-        let mapped = Self { device, start, len, is_mapped: false, others };
-        let mut mapped = Unclaimed::new(mapped);
+        let mut mapped = Self { device, start, len, is_mapped: false, others };
         // SAFETY: the addresses are reserved for this alone, and the handle lives.
         let code = unsafe { (driver.calls.cuMemMap)(start, size, 0, handle.raw, 0) };
         driver.check(MAP, code)?;
@@ -319,28 +312,6 @@ fn lies_on((device, uuid): (&Device, GpuUuid), at: CUdeviceptr) -> Result<bool> 
 
 /// The call that knows the length of an allocation.
 const MAP: &str = "cuMemMap";
-
-impl Parked for Handle {
-    fn is_over(&self) -> bool {
-        // It is parked when nothing is mapped.
-        true
-    }
-
-    fn drop_waits(&self) -> bool {
-        true
-    }
-}
-
-impl Parked for Mapped {
-    fn is_over(&self) -> bool {
-        // It is parked when nobody has got it.
-        true
-    }
-
-    fn drop_waits(&self) -> bool {
-        true
-    }
-}
 
 impl Drop for Mapped {
     fn drop(&mut self) {

@@ -10,12 +10,10 @@ use std::time::Duration;
 use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
 
 use crate::channel::{PassedAllocation, SharedAllocation};
-use crate::cuda::closer::Unclaimed;
 use crate::cuda::device::Device;
 use crate::cuda::library::is_refusal;
 use crate::cuda::mapped::{self, Mapped};
 use crate::cuda::openings::{Opening, Table};
-use crate::cuda::parked::Parked;
 use crate::cuda::per_gpu::PerGpu;
 use crate::cuda::pinned;
 use crate::cuda::stream::{Stream, Until};
@@ -94,10 +92,10 @@ impl Memory {
     /// Allocates `len` bytes, a multiple of [`PAGE`], for this process and others. Returns their handle, too.
     pub(super) fn exported(device: &Device, len: u64) -> Result<(Opening<Self>, MemoryHandle)> {
         let _entered = device.enter()?;
-        let memory = Unclaimed::new(Self::new(device, len)?);
+        let memory = Self::new(device, len)?;
         let handle = memory.export()?;
         // A receiver in this process uses the memory itself.
-        let memory = OPEN.of(device).get(handle, || Ok(memory.take()))?;
+        let memory = OPEN.of(device).get(handle, || Ok(memory))?;
         Ok((memory, handle))
     }
 
@@ -178,10 +176,9 @@ impl Memory {
         driver.check("cuIpcOpenMemHandle_v2", code)?;
         // From here on dropping it closes it.
         let origin = Origin::Opened;
-        let memory = Self { device: device.clone(), start, len: 0, origin };
-        let mut memory = Unclaimed::new(memory);
+        let mut memory = Self { device: device.clone(), start, len: 0, origin };
         memory.len = memory.measure()?;
-        Ok(memory.take())
+        Ok(memory)
     }
 
     /// Returns the handle for other processes.
@@ -234,17 +231,6 @@ impl Memory {
     /// Returns its length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
-    }
-}
-
-impl Parked for Memory {
-    fn is_over(&self) -> bool {
-        // It is parked when nobody has got it.
-        true
-    }
-
-    fn drop_waits(&self) -> bool {
-        true
     }
 }
 

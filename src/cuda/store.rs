@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::channel::SharedAllocation;
-use crate::cuda::closer::{self, Unclaimed};
+use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, OwnEvent};
 use crate::cuda::ledger::{Ledger, Look, Number, Range};
@@ -336,11 +336,10 @@ impl Store {
         let room = chunk.room(Order::Words);
         let len = (chunk.memory.len() - room) as usize;
         let words = Area { start: chunk.memory.start() + room, len };
-        let chunk = Unclaimed::new(chunk);
         let own = self.device.stream()?;
         words.fill(0, &own)?;
         match own.synchronize() {
-            Ok(()) => Ok(chunk.take()),
+            Ok(()) => Ok(chunk),
             Err(error) => {
                 if !own.wait_to_end() {
                     // The stream may write it at any time.

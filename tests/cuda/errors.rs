@@ -443,69 +443,6 @@ fn a_message_of_too_many_words_ends_the_link_and_is_not_sent() {
 }
 
 #[test]
-fn what_a_call_leaves_that_fails_is_freed_by_the_thread_that_frees() {
-    const TEST: &str = "what_a_call_leaves_that_fails_is_freed_by_the_thread_that_frees";
-    // The kind of the pool, the call that fails, and the one that gives back what was made before.
-    let owner = [
-        (Kind::Handles, "cuIpcGetMemHandle:999", "cuMemFree_v2"),
-        (Kind::Words, "cuMemAddressReserve:999", "cuMemRelease"),
-        (Kind::Words, "cuMemMap:999", "cuMemAddressFree"),
-        (Kind::Words, "cuMemSetAccess:999", "cuMemUnmap"),
-        (Kind::Words, "cuMemExportToShareableHandle:999", "cuMemUnmap"),
-        (Kind::Words, "cuMemsetD8Async:999", "cuMemUnmap"),
-    ];
-    let borrower = [
-        (Kind::Handles, "cuMemGetAddressRange_v2:999", "cuIpcCloseMemHandle"),
-        (Kind::Words, "cuMemMap:999", "cuMemAddressFree"),
-        (Kind::Words, "cuPointerGetAttribute:999", "cuMemUnmap"),
-        (Kind::Words, "cuMemSetAccess:999", "cuMemUnmap"),
-    ];
-    let sides = owner.map(|plan| (true, plan)).into_iter();
-    for (is_owner, (kind, plan, end)) in sides.chain(borrower.map(|plan| (false, plan))) {
-        let cuda = FakeCuda::new().of_kind(kind);
-        if !cuda.tells(TEST) {
-            return;
-        }
-        let fails = cuda.clone().fail(plan);
-        let (near, far) = if is_owner { (&fails, &cuda) } else { (&cuda, &fails) };
-        let two = Two::start_with(
-            TEST,
-            [near, far],
-            |mut link| {
-                let (device, stream) = device_and_stream(0);
-                let pool = device.pool_with(pool_options()).unwrap();
-                match pool.alloc::<u8>([64], &stream) {
-                    Ok(draft) => link.send_tensor(draft.share().unwrap()).unwrap(),
-                    Err(error) => assert!(matches!(error.kind(), ErrorKind::Cuda(_)), "{error}"),
-                }
-                // Nothing keeps the rest from being freed by then.
-                is_closed(&device);
-                link.send(b"it has failed, or is sent").unwrap();
-                hear_out(&mut link);
-            },
-            |mut link| {
-                let (device, stream) = device_and_stream(0);
-                let next = link.receiver().recv_tensor_deadline(soon());
-                if let Ok(tensor) = next {
-                    let error = device.open(&tensor.unwrap(), &stream).unwrap_err();
-                    assert!(matches!(error.kind(), ErrorKind::Cuda(_)), "{error}");
-                    is_closed(&device);
-                }
-            },
-        );
-        two.succeed();
-        cuda.was_used_well();
-        let trace = cuda.trace();
-        let failed = plan.split(':').next().unwrap();
-        let at = trace.iter().position(|call| call.name == failed && call.code != 0).unwrap();
-        let given_back =
-            trace[at..].iter().find(|call| call.name == end && call.process == trace[at].process);
-        let given_back = given_back.unwrap_or_else(|| panic!("{plan}: no {end}"));
-        assert_ne!(given_back.thread, trace[at].thread, "{plan}: the caller calls {end}");
-    }
-}
-
-#[test]
 fn forged_handles_are_errors_and_their_tickets_go_back() {
     let cuda = FakeCuda::new();
     alone("forged_handles_are_errors_and_their_tickets_go_back", &cuda, || {
