@@ -582,7 +582,12 @@ impl Hold {
         }
         let event = Event::private(stream.device())?;
         event.record(stream)?;
-        self.store.books().ledger.put_behind(self.number, OwnEvent::Private(event));
+        let mut books = self.store.books();
+        // A program that only reads takes and lends nothing.
+        if books.ledger.is_due() {
+            books.sweep(&self.store.device);
+        }
+        books.ledger.put_behind(self.number, OwnEvent::Private(event));
         Ok(())
     }
 

@@ -186,6 +186,40 @@ fn memory_of_this_process_is_read_by_another_gpu() {
 }
 
 #[test]
+fn reads_by_another_gpu_leave_no_events_behind() {
+    const TEST: &str = "reads_by_another_gpu_leave_no_events_behind";
+    let cuda = two_gpus().delay(Duration::from_millis(1)).of_kind(Kind::Words);
+    if !is_there(TEST, &cuda) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        let [(home, near), (other, stream)] = devices_and_streams();
+        let (pool, own) = (small_pool(&home), other.pool());
+        let tensor = pool.alloc::<u8>([64], &near).unwrap().share().unwrap();
+        let mut copy = own.alloc::<u8>([64], &stream).unwrap();
+        for round in 0..200 {
+            let view = other.open(&tensor, &stream).unwrap();
+            copy.copy_from(&view).unwrap();
+            // The stream is busy.
+            drop(view);
+            if round % 8 == 7 {
+                stream.synchronize().unwrap();
+            }
+        }
+        drop((copy, tensor, pool, own));
+        is_closed(&home);
+        is_closed(&other);
+    });
+    if cuda.tells(TEST) {
+        let trace = cuda.trace();
+        let last = trace.iter().rposition(|call| call.name == "cuEventCreate").unwrap();
+        let [made, gone] =
+            ["cuEventCreate", "cuEventDestroy_v2"].map(|call| calls(&trace[..last], call));
+        assert!(made > 100 && made - gone < 64, "{made} events made, and {gone} dropped");
+    }
+}
+
+#[test]
 fn handles_and_events_are_for_one_gpu() {
     const TEST: &str = "handles_and_events_are_for_one_gpu";
     for kind in [Kind::Handles, Kind::Events] {
