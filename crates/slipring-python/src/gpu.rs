@@ -62,11 +62,16 @@ static USER: OnceLock<Owner> = OnceLock::new();
 ///
 /// As `Device::new`. In the child of a fork, whose parent may have held the lock, that is the first error.
 fn meet(ordinal: u32) -> Result<Met, Error> {
+    let is_it = |device: &Device| device.ordinal() == ordinal;
+    if let Some(met) = met(is_it) {
+        return Ok(met);
+    }
     let device = Device::new(ordinal)?;
     USER.get_or_init(Owner::here);
+    // Made before the lock is taken, and dropped behind it if another thread was faster: either may call the driver.
     let copies = Arc::new(device.pool());
     let mut all = MET.lock();
-    if let Some(known) = all.iter().find(|met| met.device.ordinal() == ordinal) {
+    if let Some(known) = all.iter().find(|met| is_it(&met.device)) {
         return Ok(known.clone());
     }
     let met = Met { device, copies, idle: Arc::default() };
@@ -75,16 +80,20 @@ fn meet(ordinal: u32) -> Result<Met, Error> {
 }
 
 /// Returns a GPU that this process has met, and asks no driver.
-fn met(uuid: GpuUuid) -> Option<Met> {
+fn met(is_it: impl Fn(&Device) -> bool) -> Option<Met> {
     let is_user = USER.get().is_some_and(|user| *user == Owner::here());
     if !is_user {
         return None;
     }
-    MET.lock().iter().find(|met| met.device.uuid() == uuid).cloned()
+    MET.lock().iter().find(|met| is_it(&met.device)).cloned()
+}
+
+fn met_uuid(uuid: GpuUuid) -> Option<Met> {
+    met(|device| device.uuid() == uuid)
 }
 
 fn meet_uuid(uuid: GpuUuid) -> Result<Met, Error> {
-    if let Some(met) = met(uuid) {
+    if let Some(met) = met_uuid(uuid) {
         return Ok(met);
     }
     match Device::of_uuid(uuid)? {
@@ -261,7 +270,7 @@ pub struct Asked {
 ///
 /// `GpuError`: this process does not see it.
 pub fn ordinal_of(py: Python<'_>, uuid: GpuUuid) -> PyResult<u32> {
-    let known = met(uuid).map_or_else(|| py.detach(|| meet_uuid(uuid)), Ok);
+    let known = met_uuid(uuid).map_or_else(|| py.detach(|| meet_uuid(uuid)), Ok);
     known.map(|met| met.device.ordinal()).map_err(raise)
 }
 

@@ -254,6 +254,7 @@ def held_up(act: str) -> None:
         "copy": tensor.copy,
         "send": lambda: near.send_tensor(other),
     }
+        "on_gpu": lambda: tensor.on_gpu(1),
     with waiting(gate, acts[act]):
         assert (tensor.nbytes, tensor.writable, tensor.stable, tensor.on_loan) == (64, False, False, True)
         assert "on a GPU" in repr(tensor)

@@ -94,14 +94,14 @@ def test_in_one_process(gpu_child: Start, role: str) -> None:
         ("export_copy", "cuMemcpyDtoDAsync_v2"),
         ("copy", "cuStreamCreate"),
         ("copy", "cuMemcpyDtoHAsync_v2"),
-        ("send", "cuDeviceGetCount"),
+        ("on_gpu", "cuDeviceGetCount"),
         ("send", "cuStreamIsCapturing"),
     ],
 )
 def test_other_threads_run_and_use_the_tensor_while_a_call_of_the_driver_waits(
     gpu_child: Start, act: str, call: str
 ) -> None:
-    gpu_child("held_up", act, gate=call)
+    gpu_child("held_up", act, gate=call, devices=2)
 
 
 def test_many_parts_of_a_tensor_go_in_one_message_and_are_opened_at_once(gpu_child: Start, name: str) -> None:
