@@ -314,6 +314,13 @@ pub fn export(
             let raw = export_on(DLDevice::CPU, bytes, at, dtype, shape).map_err(raise)?;
             return to_capsule(py, raw, DLManagedTensorVersioned::IS_COPIED, asked.is_versioned);
         }
+        Some(HOST) => {
+            let here = (here.device_type, here.device_id);
+            let text = format!(
+                "the tensor lies on {here:?}: memory of the host needs a copy, and copy is False"
+            );
+            return Err(PyBufferError::new_err(text));
+        }
         Some(device) if device != (here.device_type, here.device_id) => {
             let here = (here.device_type, here.device_id);
             let text = format!(

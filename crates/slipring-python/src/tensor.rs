@@ -225,7 +225,8 @@ impl Tensor {
     /// multiple of 256. The dtype is that of the tensor unless another one is given. Many parts of a tensor in one message take
     /// as much as one of them, and the tensor stays in use until none of them is.
     ///
-    /// Raises `InvalidTensor` if the tensor is shorter or on loan, and `GpuError` if it lies in memory of the host.
+    /// Raises `InvalidTensor` if the tensor is shorter or on loan, `GpuError` if it lies in memory of the host, and `ValueError` for
+    /// a part as bool of another type, whose bytes may be neither 0 nor 1.
     #[pyo3(signature = (shape, dtype = None, *, offset = 0))]
     fn part(
         &self,
@@ -235,6 +236,10 @@ impl Tensor {
         offset: u64,
     ) -> PyResult<Self> {
         let dtype = dtype.map_or(Ok(self.dtype), dtype::parse)?;
+        if dtype == DType::Bool && self.dtype != DType::Bool {
+            let text = format!("a part of {} as bool", dtype::name(self.dtype));
+            return Err(PyValueError::new_err(text));
+        }
         gpu::part(py, &self.memory, offset, (dtype, shape::parse(shape)?))
     }
 
