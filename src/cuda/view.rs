@@ -477,6 +477,23 @@ impl GpuView {
     pub(super) fn area(&self) -> Area {
         self.area
     }
+
+    /// Returns a number that this view has in common with those whose memory goes back with its own, when the last one is
+    /// dropped. It is theirs while one of them lives.
+    #[doc(hidden)]
+    pub fn together(&self) -> usize {
+        match &self.source {
+            Source::Own(shared) => Arc::as_ptr(shared) as usize,
+            Source::Lent(used) => Arc::as_ptr(used) as usize,
+            Source::Region(import) => Arc::as_ptr(import) as usize,
+        }
+    }
+
+    /// Returns whether its lender has ended, by what the link knows: no driver is asked.
+    #[doc(hidden)]
+    pub fn lender_ended(&self) -> bool {
+        matches!(&self.source, Source::Lent(used) if used.loan.lender_ended())
+    }
 }
 
 impl Drop for GpuView {

@@ -330,7 +330,9 @@ pub fn export(
         }
         _ => {}
     }
-    if let Some((opened, place)) = opened.and_then(|one| one.place_for(asked).map(|at| (one, at))) {
+    if let Some(opened) = opened
+        && let Some(place) = opened.place_for(asked).map_err(raise)?
+    {
         let raw = export_on(here, opened, place, dtype, shape).map_err(raise)?;
         return to_capsule(py, raw, DLManagedTensorVersioned::READ_ONLY, asked.is_versioned);
     }

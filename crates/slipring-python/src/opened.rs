@@ -1,11 +1,13 @@
 //! Tensors on a GPU that were opened together, for one stream.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use slipring::Error;
 use slipring::cuda::GpuView;
+use slipring::error::ErrorKind;
 
 use crate::detached::Detached;
 use crate::error::raise;
@@ -14,10 +16,18 @@ use crate::memory::ViewGuard;
 use crate::stream::StreamNumber;
 use crate::tensor::Tensor;
 
+/// Views whose memory the library gives back together. The interpreter is left once for all of them.
+struct Together {
+    views: Vec<GpuView>,
+    /// The caller's stream, which outlives the views. PyO3 counts the thread as detached when it is dropped, and so keeps the
+    /// reference until a thread attaches: an attached one as soon as the views have ended, another one at a later call of this
+    /// module, and without an interpreter none does.
+    _stream: Py<PyAny>,
+}
+
 /// A tensor on a GPU, opened for a stream.
 pub struct Opened {
-    /// Those that were opened together. They end together, so the interpreter is left once for all of them.
-    views: Arc<Detached<Vec<GpuView>>>,
+    together: Arc<Detached<Together>>,
     at: usize,
     /// Counts as a view of this tensor's memory.
     _guard: ViewGuard,
@@ -26,12 +36,21 @@ pub struct Opened {
 
 impl Opened {
     /// Returns where the elements are and how many bytes they have, if a library that asks for this can use the view: it names the
-    /// stream that the view was opened for, or wants no order.
-    pub fn place_for(&self, asked: &Asked) -> Option<(u64, usize)> {
+    /// stream that the view was opened for, or wants no order. No driver is asked.
+    ///
+    /// # Errors
+    ///
+    /// `PeerDied`: the lender has ended.
+    pub fn place_for(&self, asked: &Asked) -> Result<Option<(u64, usize)>, Error> {
         let wants_this = asked.stream.is_unordered() || asked.stream == self.stream;
-        let fits = wants_this && asked.copy != Some(true);
-        let view = &self.views[self.at];
-        fits.then(|| (view.device_ptr(), view.byte_len()))
+        if !wants_this || asked.copy == Some(true) {
+            return Ok(None);
+        }
+        let view = &self.together.views[self.at];
+        if view.lender_ended() {
+            return Err(ErrorKind::PeerDied.into());
+        }
+        Ok(Some((view.device_ptr(), view.byte_len())))
     }
 }
 
@@ -39,14 +58,16 @@ impl Opened {
 ///
 /// # Errors
 ///
-/// `ValueError`: the stream is of one GPU, and the tensors are for several. `PeerDied`, `GpuError`, `TensorGone`, `Forked`.
+/// `TypeError`, `ValueError`: as [`StreamNumber::of`]. `ValueError`: the stream is of one GPU, and the tensors are for several.
+/// `PeerDied`, `GpuError`, `TensorGone`, `Forked`.
 pub fn open_all(
-    py: Python<'_>,
     tensors: &[Tensor],
-    stream: StreamNumber,
+    stream: &Bound<'_, PyAny>,
 ) -> PyResult<Vec<Option<Arc<Opened>>>> {
+    let (py, object, stream) = (stream.py(), stream, StreamNumber::of(stream)?);
     let mut of_gpus: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (at, tensor) in tensors.iter().enumerate() {
+        tensor.memory().facts()?;
         if let Some(ordinal) = tensor.ordinal(py)? {
             of_gpus.entry(ordinal).or_default().push(at);
         }
@@ -68,11 +89,31 @@ pub fn open_all(
             drop(ready);
             views
         });
-        let views = Arc::new(Detached::new(views.map_err(raise)?));
-        for (at, (place, guard)) in places.into_iter().zip(guards).enumerate() {
-            let views = views.clone();
-            opened[place] = Some(Arc::new(Opened { views, at, _guard: guard, stream }));
+        let (groups, ats) = group(views.map_err(raise)?);
+        let groups = groups.into_iter().map(|views| {
+            Arc::new(Detached::new(Together { views, _stream: object.clone().unbind() }))
+        });
+        let groups: Vec<_> = groups.collect();
+        for ((place, guard), (group, at)) in places.into_iter().zip(guards).zip(ats) {
+            let together = groups[group].clone();
+            opened[place] = Some(Arc::new(Opened { together, at, _guard: guard, stream }));
         }
     }
     Ok(opened)
+}
+
+/// Returns the views by what goes back together, and for each view its group and its place there.
+fn group(views: Vec<GpuView>) -> (Vec<Vec<GpuView>>, Vec<(usize, usize)>) {
+    let mut groups: Vec<Vec<GpuView>> = Vec::new();
+    let mut known = HashMap::new();
+    let mut ats = Vec::with_capacity(views.len());
+    for view in views {
+        let group = *known.entry(view.together()).or_insert(groups.len());
+        if group == groups.len() {
+            groups.push(Vec::new());
+        }
+        ats.push((group, groups[group].len()));
+        groups[group].push(view);
+    }
+    (groups, ats)
 }

@@ -1,7 +1,8 @@
 //! The stream of a GPU that a caller names.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 use slipring::Error;
 use slipring::error::CudaFault;
 
@@ -37,18 +38,23 @@ impl StreamNumber {
     ///
     /// # Errors
     ///
-    /// `TypeError`: it is neither. `ValueError`: as [`new`](Self::new).
-    pub fn of(object: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let Some(object) = object else { return Ok(Self(DEFAULT)) };
+    /// `TypeError`: it is neither. `ValueError`: as [`new`](Self::new), or its `__cuda_stream__` has another version than 0.
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let address: i64 = if let Some(method) = object.getattr_opt("__cuda_stream__")? {
-            let (_version, address): (i64, i64) = method.call0()?.extract()?;
+            let (version, address): (i64, i64) = method.call0()?.extract()?;
+            if version != 0 {
+                let text = format!("version {version} of __cuda_stream__, 0 is known");
+                return Err(PyValueError::new_err(text));
+            }
             address
         } else if let Some(address) = object.getattr_opt("cuda_stream")? {
             address.extract()?
-        } else if let Some(address) = object.getattr_opt("ptr")? {
-            address.extract()?
+        } else if let Some(address) = cupy_stream(object)? {
+            address
         } else {
-            let number = object.extract().map_err(|_| {
+            let number =
+                if object.is_instance_of::<PyBool>() { None } else { object.extract().ok() };
+            let number = number.ok_or_else(|| {
                 let text =
                     format!("a stream is int, or a stream of CUDA, not {}", type_name(object));
                 PyTypeError::new_err(text)
@@ -71,5 +77,13 @@ impl StreamNumber {
     /// Returns whether it is the stream of one GPU.
     pub fn is_address(self) -> bool {
         self.0 > 2
+    }
+}
+
+/// Returns the address of a stream as CuPy has it. CuPy's memory and events have `ptr`, too, and only a stream waits for events.
+fn cupy_stream(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    match object.getattr_opt("ptr")? {
+        Some(address) if object.hasattr("wait_event")? => address.extract().map(Some),
+        _ => Ok(None),
     }
 }

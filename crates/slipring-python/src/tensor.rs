@@ -39,8 +39,8 @@ pub struct Tensor {
     metadata: Metadata,
     /// The number of the GPU whose work reads the memory of another one.
     reader: Option<u32>,
-    /// The view of `Tensors.open()`, until the tensor is released.
-    opened: Mutex<Option<Arc<Opened>>>,
+    /// What `Tensors.open()` has opened, until the tensor or a `view()` of it, which shares this, is released.
+    opened: Arc<Mutex<Option<Arc<Opened>>>>,
 }
 
 impl Tensor {
@@ -57,19 +57,19 @@ impl Tensor {
     fn over(memory: Memory) -> Self {
         let dtype = memory.dtype();
         let (memory, metadata) = (Arc::new(memory), Metadata::new());
-        Self { memory, dtype, metadata, reader: None, opened: Mutex::default() }
+        Self { memory, dtype, metadata, reader: None, opened: Arc::default() }
     }
 
     /// Returns the same memory, for the work of another GPU if one is named.
     pub fn again(&self, reader: Option<u32>) -> Self {
         let (memory, metadata) = (self.memory.clone(), self.metadata.clone());
         let reader = reader.or(self.reader);
-        Self { memory, dtype: self.dtype, metadata, reader, opened: Mutex::default() }
+        Self { memory, dtype: self.dtype, metadata, reader, opened: Arc::default() }
     }
 
     /// Returns the tensor with a view of it.
     pub fn opened(self, opened: Option<Arc<Opened>>) -> Self {
-        Self { opened: Mutex::new(opened), ..self }
+        Self { opened: Arc::new(Mutex::new(opened)), ..self }
     }
 
     /// Returns the number of the GPU whose work reads the tensor. `None`: it lies in memory of the host, or is gone.
@@ -205,7 +205,8 @@ impl Tensor {
         Ok(tensor.with(self.metadata.clone()))
     }
 
-    /// Returns the same memory as elements of another type with as many bytes, such as a "bfloat16" tensor as "uint16".
+    /// Returns the same memory as elements of another type with as many bytes, such as a "bfloat16" tensor as "uint16". That of
+    /// a tensor which `Tensors.open()` has returned is open, too.
     ///
     /// Raises `ValueError` if the type has elements of another length.
     fn view(&self, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -218,7 +219,7 @@ impl Tensor {
             );
             return Err(PyValueError::new_err(text));
         }
-        Ok(Self { dtype: to, ..self.again(None) })
+        Ok(Self { dtype: to, opened: self.opened.clone(), ..self.again(None) })
     }
 
     /// Returns a part of a tensor of this process on a GPU, which `from_dlpack()` has returned: `offset` bytes behind its start, a
@@ -256,7 +257,8 @@ impl Tensor {
         Ok(self.again(Some(gpu::known(py, gpu)?)))
     }
 
-    /// Returns the memory to its owner now. `with tensor:` calls it at its end.
+    /// Returns the memory to its owner now. `with tensor:` calls it at its end. The memory of a tensor on a GPU that
+    /// `Tensors.open()` has returned goes back with that of the others of its allocation in the message, after the last one.
     ///
     /// Raises `ViewsAlive` while an array or another view of the tensor is alive.
     fn release(&self) -> PyResult<()> {

@@ -10,7 +10,6 @@ use slipring::message::Metadata;
 
 use crate::metadata::{to_dict, type_name};
 use crate::opened::open_all;
-use crate::stream::StreamNumber;
 use crate::tensor::Tensor;
 
 /// Tensors that came in one message, in order, each with a name if the sender gave one.
@@ -76,23 +75,19 @@ impl Tensors {
     /// Tensors that share an allocation are opened with the calls of the driver that one of them takes. What takes one on another
     /// stream opens it by itself.
     ///
-    /// `stream` is a stream of PyTorch or CuPy, or a number as in `__dlpack__`: by default the default stream. It lives as long as
-    /// the returned tensors and what was made of them. `gpu` is the number of the GPU whose work reads them, by default the one
-    /// that each lies on.
+    /// `stream` is the stream on which they are taken: one of PyTorch, such as `torch.cuda.current_stream()`, of CuPy or another
+    /// library with `__cuda_stream__`, or a number as in `__dlpack__`. The object is kept until the returned tensors and what was
+    /// made of them are gone, and a stream that is given by its number must live as long. `gpu` is the number of the GPU whose
+    /// work reads them, by default the one that each lies on.
     ///
-    /// Raises `GpuError`, `PeerDied`, `TensorGone`; `ValueError` for stream 0, and for a stream where the tensors lie on several
-    /// GPUs and `gpu` is not given.
-    #[pyo3(signature = (*, stream = None, gpu = None))]
-    fn open(
-        &self,
-        py: Python<'_>,
-        stream: Option<&Bound<'_, PyAny>>,
-        gpu: Option<u32>,
-    ) -> PyResult<Self> {
-        let stream = StreamNumber::of(stream)?;
+    /// Raises `GpuError`, `PeerDied`; `TensorGone` if one of the tensors is gone; `ValueError` for stream 0, a `__cuda_stream__` of
+    /// another version than 0, and a stream where the tensors lie on several GPUs and `gpu` is not given.
+    #[pyo3(signature = (*, stream, gpu = None))]
+    fn open(&self, stream: &Bound<'_, PyAny>, gpu: Option<u32>) -> PyResult<Self> {
+        let py = stream.py();
         let again: Vec<Tensor> =
             self.tensors.iter().map(|(_, tensor)| tensor.get().again(gpu)).collect();
-        let opened = open_all(py, &again, stream)?;
+        let opened = open_all(&again, stream)?;
         let names = self.tensors.iter().map(|(name, _)| name.clone());
         let tensors = names.zip(again.into_iter().zip(opened)).map(|(name, (tensor, opened))| {
             Ok::<_, PyErr>((name, Py::new(py, tensor.opened(opened))?))

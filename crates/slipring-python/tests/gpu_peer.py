@@ -9,10 +9,12 @@ import select
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -253,8 +255,8 @@ def held_up(act: str) -> None:
         "export_copy": lambda: Taken(tensor, stream=1, copy=True).delete(),
         "copy": tensor.copy,
         "send": lambda: near.send_tensor(other),
-    }
         "on_gpu": lambda: tensor.on_gpu(1),
+    }
     with waiting(gate, acts[act]):
         assert (tensor.nbytes, tensor.writable, tensor.stable, tensor.on_loan) == (64, False, False, True)
         assert "on a GPU" in repr(tensor)
@@ -297,8 +299,8 @@ def parts_owner(name: str) -> None:
     raises(slipring.InvalidTensor, "76800 bytes at offset 256", lambda: whole.part((PARTS, 64), offset=256))
     raises(slipring.GpuError, "memory of the host", lambda: slipring.empty(8).share().part(1))
     raises(slipring.GpuError, "memory of the host", lambda: slipring.empty(8).share().on_gpu(0))
-    raises(TypeError, "no GPU", lambda: slipring.from_dlpack(np.ones(1)))
     raises(ValueError, "uint32 as bool", lambda: whole.part(64, "bool"))
+    raises(TypeError, "no GPU", lambda: slipring.from_dlpack(np.ones(1)))
     with slipring.connect(name, retry=LONG) as link:
         # Any number of times.
         for _ in range(2):
@@ -349,6 +351,10 @@ def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
     nested = Taken(opened["nested"], stream=-1)
     assert nested.values(driver, stream) == [3] * 64
     assert np.asarray(opened["host"]).tolist() == [0, 1, 2]
+    signed = opened["part 7"].view("int32")
+    as_signed = Taken(signed, stream=stream)
+    assert (as_signed.dtype, as_signed.start) == ((0, 32, 1), taken[7].start)
+    as_signed.delete()
     assert calls_of("cuStreamIsCapturing") - before == 1
     # Another stream opens it by itself, and a copy is one.
     for asked in ({"stream": 1}, {"stream": stream, "copy": True}):
@@ -359,31 +365,31 @@ def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
     # A view ends with the tensor, and with what was made of it.
     raises(slipring.ViewsAlive, "1 views", tensors["part 8"].release)
     raises(slipring.ViewsAlive, "1 views", opened["part 8"].release)
+    as_signed = opened["part 8"].view("int32")
     taken[8].delete()
     opened["part 8"].release()
-    raises(slipring.TensorGone, "released", tensors["part 8"].__dlpack__)
+    for gone in (tensors["part 8"], as_signed):
+        raises(slipring.TensorGone, "released", gone.__dlpack__)
+    for each in (tensors, opened):
+        raises(slipring.TensorGone, "released", lambda each=each: each.open(stream=stream))
     for at, one in enumerate(taken):
         if at != 8:
             one.delete()
     nested.delete()
     assert calls_of("cuIpcOpenMemHandle_v2") == 1
 
-    class Stream:
-        """A stream as a library has it."""
-
-        def __init__(self, **attributes: Any) -> None:
-            self.__dict__.update(attributes)
-
     class Protocol:
+        def __init__(self, version: int) -> None:
+            self.version = version
+
         def __cuda_stream__(self) -> tuple[int, int]:
-            return (0, stream)
+            return (self.version, stream)
 
     for number, named in (
         (stream, Stream(cuda_stream=stream)),
-        (stream, Stream(ptr=stream)),
-        (stream, Protocol()),
+        (stream, Stream(ptr=stream, wait_event=None)),
+        (stream, Protocol(0)),
         (1, Stream(cuda_stream=0)),
-        (1, None),
         (2, 2),
         (-1, -1),
     ):
@@ -395,8 +401,96 @@ def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
         del theirs
     raises(ValueError, "stream 0", lambda: again.open(stream=0))
     raises(ValueError, "stream -2", lambda: again.open(stream=-2))
-    raises(TypeError, "not str", lambda: again.open(stream="default"))
-    raises(slipring.GpuError, "no GPU 7", lambda: again.open(gpu=7))
+    raises(ValueError, "version 1", lambda: again.open(stream=Protocol(1)))
+    raises(TypeError, "stream", lambda: again.open())  # type: ignore[call-arg]
+    # Memory and events of CuPy have `ptr`, too.
+    memory, event = Stream(ptr=stream, device_id=0), Stream(ptr=stream, synchronize=None)
+    for text, no_stream in (
+        ("not str", "default"),
+        ("not NoneType", None),
+        ("not bool", True),
+        ("not Stream", memory),
+        ("not Stream", event),
+    ):
+        raises(TypeError, text, lambda no_stream=no_stream: again.open(stream=no_stream))
+    raises(slipring.GpuError, "no GPU 7", lambda: again.open(stream=1, gpu=7))
+    # The GPU is known.
+    everything = calls_of("")
+    again["part 0"].on_gpu(0)
+    assert calls_of("") == everything
+    opened_stream_lives(stream, again)
+
+
+class Stream:
+    """A stream as a library has it."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+def opened_stream_lives(stream: int, tensors: slipring.Tensors) -> None:
+    """The object lives until the last tensor and view are gone."""
+    for attached in (True, False):
+        named = Stream(cuda_stream=stream)
+        lives = weakref.ref(named)
+        opened = tensors.open(stream=named)
+        del named
+        one, taken = opened["part 1"], Taken(opened["part 2"], stream=stream)
+        del opened
+        assert lives() is not None
+        del one
+        assert lives() is not None
+        taken.delete(attached)
+        # A thread that is not attached leaves it to the next call.
+        assert (lives() is None) == attached
+        slipring.trim_gpus()
+        assert lives() is None
+
+
+def apart_owner(name: str) -> None:
+    """Two arrays, each in an allocation of its own that goes by descriptor, and two parts of another one."""
+    driver = Driver()
+    starts = [driver.map(SIZE) for _ in range(3)]
+    arrays = [Array(driver, 64, start=start) for start in starts]
+    with slipring.connect(name, retry=LONG) as link:
+        shared = slipring.from_dlpack(arrays[2])
+        parts = {"left": shared.part(16), "right": shared.part(16)}
+        link.send_tensors({"kept": arrays[0], "released": arrays[1], **parts})
+        del shared, parts
+        for left in (2, 1, 0):
+            assert bytes(link.recv(LONG)) == b"let go"
+            wait_until(lambda left=left: slipring.trim_gpus() == left)
+            assert len(Array.alive) == left
+            link.send(b"seen")
+    for array, start in zip(arrays, starts, strict=True):
+        driver.end_stream(array.stream)
+        driver.unmap(start, SIZE)
+
+
+def apart_reader(name: str) -> None:
+    driver = Driver()
+    stream = driver.stream()
+    with slipring.listen(name) as listener:
+        link = listener.accept(LONG)
+
+    def let_go() -> None:
+        link.send(b"let go")
+        link.recv(LONG)
+
+    opened = link.recv_tensors(LONG).open(stream=stream)
+    kept = Taken(opened["kept"], stream=stream)
+    opened["released"].release()
+    let_go()
+    # Of one allocation both go back with the last one.
+    opened["left"].release()
+    opened["right"].release()
+    let_go()
+    del opened
+    kept.delete()
+    let_go()
+    link.close()
+    wait_until(lambda: slipring.trim_gpus() == 0)
+    driver.end_stream(stream)
 
 
 def streams() -> None:
@@ -488,7 +582,11 @@ def page_owner(name: str) -> None:
 def page_reader(name: str) -> None:
     driver = Driver()
 
+    class Cuda:
+        current_stream = staticmethod(lambda: Stream(cuda_stream=0))
+
     class Torch:
+        cuda = Cuda
         from_dlpack = staticmethod(lambda tensor: Taken(tensor, stream=1))
 
     with slipring.listen(name) as listener:
@@ -582,7 +680,7 @@ def read_there(driver: Driver, stream: int, link: slipring.Connection) -> None:
     raises(BufferError, "on_gpu", lambda: tensor.__dlpack__(dl_device=(2, 1)))
     raises(slipring.GpuError, "no GPU 7", lambda: tensor.on_gpu(7))
     raises(slipring.GpuError, "cannot use it", tensors["by handle"].on_gpu(1).__dlpack__)
-    raises(slipring.GpuError, "cannot use it", lambda: tensors.open(gpu=1))
+    raises(slipring.GpuError, "cannot use it", lambda: tensors.open(stream=1, gpu=1))
     assert not tensor._viewed
 
 
@@ -637,15 +735,18 @@ LATE: list[Any] = []
 
 
 def ends_late() -> None:
-    """One view ends when the interpreter clears its modules, and one after it is gone."""
+    """Views end when the interpreter clears its modules, and after it is gone. Some hold a stream of Python."""
     driver = Driver()
     near, far = pair()
     near.send_tensor(Array(driver, 2, 8))
-    tensor = far.recv_tensor(LONG)
-    taken = Taken(tensor, stream=1)
-    LATE.extend((tensor.__dlpack__(stream=1), near, far))
-    deleter, structure = c.cast(taken.structure.deleter, c.c_void_p), c.byref(taken.structure)
-    assert c.CDLL(None).__cxa_atexit(deleter, structure, None) == 0
+    near.send_tensors([Array(driver, 2, 8)])
+    near.send_tensors([Array(driver, 2, 8)])
+    tensor, sets = far.recv_tensor(LONG), [far.recv_tensors(LONG) for _ in range(2)]
+    opened = [tensors.open(stream=SimpleNamespace(cuda_stream=0)) for tensors in sets]
+    LATE.extend((tensor.__dlpack__(stream=1), opened[0][0].__dlpack__(stream=1), near, far))
+    for taken in (Taken(tensor, stream=1), Taken(opened[1][0], stream=1)):
+        deleter, structure = c.cast(taken.structure.deleter, c.c_void_p), c.byref(taken.structure)
+        assert c.CDLL(None).__cxa_atexit(deleter, structure, None) == 0
     with open(os.environ["FAKE_CUDA_TRACE"], "a") as trace:
         trace.write("LATE\n")
 
@@ -762,6 +863,7 @@ def dying_owner(name: str) -> None:
     array = Array(Driver(), 2, 8)
     with slipring.connect(name, retry=LONG) as link:
         link.send_tensor(array)
+        link.send_tensors({"a": array})
         link.recv(LONG)
         os._exit(0)
 
@@ -770,6 +872,7 @@ def surviving_reader(name: str) -> None:
     with slipring.listen(name) as listener:
         link = listener.accept(LONG)
     tensor = link.recv_tensor(LONG)
+    opened = link.recv_tensors(LONG).open(stream=1)
     process = os.pidfd_open(link.peer.pid or 0)
     link.send(b"die")
     raises(slipring.PeerDied, "", lambda: link.recv(LONG))
@@ -778,8 +881,9 @@ def surviving_reader(name: str) -> None:
     assert tensor.__dlpack_device__() == (2, 0)
     raises(slipring.PeerDied, "", tensor.__dlpack__)
     raises(slipring.PeerDied, "", tensor.copy)
+    raises(slipring.PeerDied, "", partial(opened["a"].__dlpack__, stream=1))
     raises(slipring.PeerDied, "", link.close)
-    del tensor
+    del tensor, opened
     wait_until(lambda: slipring.trim_gpus() == 0)
 
 

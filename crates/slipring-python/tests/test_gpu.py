@@ -109,6 +109,11 @@ def test_many_parts_of_a_tensor_go_in_one_message_and_are_opened_at_once(gpu_chi
     gpu_child("parts_owner", name)
 
 
+def test_what_lies_apart_goes_back_by_itself(gpu_child: Start, name: str) -> None:
+    gpu_child("apart_reader", name)
+    gpu_child("apart_owner", name)
+
+
 def test_another_gpu_reads_a_tensor_where_it_lies(gpu_child: Start, name: str) -> None:
     gpu_child("gpus_reader", name, devices=2)
     gpu_child("gpus_owner", name, devices=2)
@@ -140,7 +145,7 @@ def test_views_end_with_the_interpreter_and_after_it(gpu_child: Start, tmp_path:
     process = gpu_child("ends_late")
     assert process.wait(LONG) == 0
     _, late = (tmp_path / "trace").read_text().split("LATE\n")
-    assert late.count(" cuStreamIsCapturing ") == 2, late
+    assert late.count(" cuStreamIsCapturing ") == 4, late
 
 
 def test_a_tensor_of_the_host_is_used_while_it_is_pinned(gpu_child: Start) -> None:
