@@ -32,8 +32,6 @@ import slipring
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
-
 WAYS = ("floor", "slipring", "torch", "host")
 
 # Rounds that open what stays, before those that count.
@@ -50,7 +48,7 @@ class Failure(Exception):
     """A way does not carry the tensor."""
 
 
-def _ends(tensor: torch.Tensor) -> tuple[int, int]:
+def _ends(tensor: Any) -> tuple[int, int]:
     """Reads the first and the last element, once the work before is done."""
     return int(tensor[0]), int(tensor[-1])
 
@@ -88,7 +86,7 @@ class Leader:
         self._link = link
         self._queue = queue
 
-    def trip(self, tensor: torch.Tensor, way: str, number: int) -> float:
+    def trip(self, tensor: Any, way: str, number: int) -> float:
         """Returns the time of a round trip in microseconds. Raises ``Failure`` if the way does not carry the tensor."""
         start = time.perf_counter()
         tensor.fill_(number)
@@ -107,7 +105,7 @@ class Leader:
             raise SystemExit(f"gpu_bench: {way} brought {answer} instead of {number}")
         return took
 
-    def _send(self, way: str, tensor: torch.Tensor) -> None:
+    def _send(self, way: str, tensor: Any) -> None:
         match way:
             case "slipring":
                 self._link.send_tensor(tensor, timeout=_LONGEST)
