@@ -112,7 +112,7 @@ pub fn bounds() -> Vec<Bound> {
     rows.add(
         "different words that order a message's tensors on GPUs",
         "fixed",
-        format!("{WORDS}; a stream that opens them waits for each"),
+        format!("{WORDS}; a stream that reads them waits for each"),
         &["tests/cuda/errors.rs::a_message_of_too_many_words_ends_the_link_and_is_not_sent"],
     );
     rows.add(

@@ -1,5 +1,6 @@
 //! Streams that hang, and owners that die: what goes on all the same, and who is told.
 
+use std::ffi::CStr;
 use std::time::Duration;
 
 use slipring::cuda::{Device, Draft, GpuView, Pool, Stream};
@@ -40,6 +41,23 @@ impl Hung {
         driver::begin(self.stream.device().ordinal() as i32);
         let raw = other.as_raw() as usize;
         assert_eq!(driver::cuStreamWriteValue64_v2(raw, self.word.device_ptr(), Self::VALUE, 0), 0);
+    }
+}
+
+/// A call of the driver that hangs until this is dropped, also by a test that fails.
+struct HungCall;
+
+impl HungCall {
+    /// Has the next call of this name hang.
+    fn next(name: &CStr) -> Self {
+        assert_eq!(driver::fakeHang(name.as_ptr()), 0);
+        Self
+    }
+}
+
+impl Drop for HungCall {
+    fn drop(&mut self) {
+        driver::fakeGoOn();
     }
 }
 
@@ -308,7 +326,7 @@ fn a_thread_that_hangs_in_the_driver_with_a_pool_holds_up_no_loan() {
             drop((home.open(&lent, &borrows.stream).unwrap(), lent));
             let draft = pool.alloc::<u8>([1], &near).unwrap();
             std::thread::scope(|threads| {
-                assert_eq!(driver::fakeHang(c"cuStreamWriteValue64_v2".as_ptr()), 0);
+                let hung = HungCall::next(c"cuStreamWriteValue64_v2");
                 let hangs = threads.spawn(|| drop(draft.share().unwrap()));
                 wait_until("it hangs", || driver::fakeHangs() == 1);
                 let reader = reads.stream.clone();
@@ -318,7 +336,7 @@ fn a_thread_that_hangs_in_the_driver_with_a_pool_holds_up_no_loan() {
                 std::thread::sleep(5 * SLOW);
                 borrows.go_on();
                 let back = link.receiver().recv_deadline(soon());
-                assert_eq!(driver::fakeGoOn(), 0);
+                drop(hung);
                 assert!(back.unwrap().is_some(), "the owner has its loan back");
                 hangs.join().unwrap();
             });

@@ -191,6 +191,7 @@ int fakeHangs(void)
 int fakeGoOn(void)
 {
     pthread_mutex_lock(&hanging);
+    to_hang[0] = 0;
     hangs = 0;
     pthread_cond_broadcast(&told);
     pthread_mutex_unlock(&hanging);

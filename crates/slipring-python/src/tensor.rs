@@ -78,12 +78,6 @@ impl Tensor {
         self.reader.map_or_else(|| gpu::ordinal_of(py, uuid), Ok).map(Some)
     }
 
-    fn let_go(&self) -> PyResult<()> {
-        let opened = self.opened.lock().take();
-        drop(opened);
-        self.memory.release()
-    }
-
     /// Returns the tensor with metadata that came with it.
     pub fn with(self, metadata: Metadata) -> Self {
         Self { metadata, ..self }
@@ -262,7 +256,9 @@ impl Tensor {
     ///
     /// Raises `ViewsAlive` while an array or another view of the tensor is alive.
     fn release(&self) -> PyResult<()> {
-        self.let_go()
+        let opened = self.opened.lock().take();
+        drop(opened);
+        self.memory.release()
     }
 
     /// Checks that what was read until now is what was sent.
@@ -299,7 +295,7 @@ impl Tensor {
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.let_go()
+        self.release()
     }
 
     fn __repr__(&self) -> String {

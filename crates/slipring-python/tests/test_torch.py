@@ -6,6 +6,7 @@ tested without it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import importlib.util
@@ -669,6 +670,14 @@ def test_the_bench_of_gpus_sees_a_way_without_order(name: str) -> None:
         gpu_bench.Leader(link, queue).trip(torch.zeros(0, dtype=torch.int64), "slipring", 9)
     link.close()
     other.join()
+
+
+def test_the_bench_of_gpus_refuses_sizes_and_rounds_that_it_cannot_measure() -> None:
+    for wrong in ("0", "12", "-8", "8,4"):
+        with pytest.raises(argparse.ArgumentTypeError, match="no multiple of 8"):
+            gpu_bench._sizes(wrong)
+    with pytest.raises(argparse.ArgumentTypeError, match="0 is not 1 or more"):
+        gpu_bench._count("0")
 
 
 def test_the_bench_of_gpus_leaves_out_what_does_not_carry_a_tensor() -> None:

@@ -123,13 +123,12 @@ impl<'a> OutgoingAttachment<'a> {
 }
 
 impl Sender {
-    /// Returns the room that the last tensors record lacked which did not wait for it.
+    /// Returns the room that the last tensors record lacked, if it was not sent for that reason.
     pub(crate) fn take_lacking(&mut self) -> Option<LackingRoom> {
         self.lacking.take()
     }
 
-    /// Returns whether that room is there by now, or something else is to be told to the caller, which describes and lends the
-    /// tensors once more.
+    /// Returns whether another try is worth its work: the room is there by now, or the try would return an error.
     pub(crate) fn may_have_room(&mut self, lacking: LackingRoom) -> bool {
         let (header, loans, bytes) = lacking.parts();
         if self.link.peer_left() || self.link.by_descriptor() {

@@ -155,8 +155,18 @@ def _show(size: int, way: str, text: str) -> None:
     print(f"{size:>12} B  {way:<8} {text}", flush=True)
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} is not 1 or more")
+    return count
+
+
 def _sizes(text: str) -> Sequence[int]:
-    return [int(each) for each in text.split(",")]
+    sizes = [int(each) for each in text.split(",")]
+    if wrong := [size for size in sizes if size < 8 or size % 8]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]} is no multiple of 8 bytes")
+    return sizes
 
 
 def main() -> int:
@@ -168,7 +178,7 @@ def main() -> int:
     )
     sizes = [1 << shift for shift in range(12, 33, 4)]
     parser.add_argument("--sizes", type=_sizes, default=sizes, help="of tensors, in bytes: multiples of 8")
-    parser.add_argument("--rounds", type=int, default=100, help="of each way and size")
+    parser.add_argument("--rounds", type=_count, default=100, help="of each way and size")
     parser.add_argument("--device", default="cuda", help='of torch; with "cpu" the program runs, and measures no GPU')
     options = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
