@@ -306,12 +306,18 @@ fn loads_beyond_the_limit_are_refused_and_those_of_a_name_come_one_by_one() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| load(&served, "slow", ""));
         counts.load.is_reached();
-        // The first poll of a load takes its place. It then waits for the one before.
+        // The first poll of a load takes its place. A task then takes its turn behind the load before: the one worker runs it
+        // before the task that is spawned next.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let mut second = Box::pin(served.front.load_model("slow", LoadParameters::new()));
-        let waits = poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
-        assert!(runtime.block_on(waits));
+        let poll = poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
+        let waits = runtime.block_on(async {
+            let waits = poll.await;
+            tokio::spawn(async {}).await.unwrap();
+            waits
+        });
+        assert!(waits);
         load(&served, "a", "").is_error(503, text);
         assert_eq!(counts.loads(), 1);
         // An unload waits for the loads before it.
