@@ -28,7 +28,7 @@ use crate::deadline::{Deadline, Timeout};
 use crate::detached::Detached;
 use crate::dlpack::{request, to_capsule};
 use crate::error::{raise, timed_out};
-use crate::memory::Memory;
+use crate::memory::{Memory, ViewGuard};
 use crate::metadata::type_name;
 use crate::opened::Opened;
 use crate::process::Owner;
@@ -366,14 +366,42 @@ fn copy_here(met: &Met, view: &GpuView, stream: &Stream) -> Result<GpuView, Erro
     met.device.open(&draft.share()?, stream)
 }
 
-/// Returns a copy of the elements, when the work that writes them is done.
-fn copy_to_host(py: Python<'_>, memory: &Arc<Memory>) -> PyResult<Vec<u8>> {
+/// Opens a tensor for a stream of its own.
+fn open_alone(py: Python<'_>, memory: &Arc<Memory>) -> PyResult<(Detached<GpuView>, ViewGuard)> {
     let open = |tensor: &slipring::Tensor| {
         let uuid = tensor.gpu().ok_or(CudaFault::OnHost)?;
         let Met { device, .. } = meet_uuid(uuid)?;
         device.open(tensor, &device.stream()?).map(Detached::new)
     };
-    let (view, _guard) = memory.view_detached(py, open)?;
+    memory.view_detached(py, open)
+}
+
+/// Waits until the elements are written, and checks that they are.
+///
+/// # Errors
+///
+/// `PeerDied`, `TimedOut`, `TensorGone`, `GpuError`.
+pub fn check(py: Python<'_>, memory: &Arc<Memory>, deadline: &Deadline) -> PyResult<()> {
+    let (view, _guard) = open_alone(py, memory)?;
+    check_view(py, &view, deadline)
+}
+
+/// Waits until the elements are written and the work that the view's stream has got is done, and checks that it has read them.
+///
+/// # Errors
+///
+/// `PeerDied`, `TimedOut`, `GpuError`.
+pub fn check_view(py: Python<'_>, view: &GpuView, deadline: &Deadline) -> PyResult<()> {
+    wait_for(py, deadline, |until| {
+        // This asks no driver, and so ends in time where the driver holds up its callers.
+        view.check_deadline(until)?;
+        view.settle_deadline(until)
+    })
+}
+
+/// Returns a copy of the elements, when the work that writes them is done.
+fn copy_to_host(py: Python<'_>, memory: &Arc<Memory>) -> PyResult<Vec<u8>> {
+    let (view, _guard) = open_alone(py, memory)?;
     wait_for(py, &Deadline::after(None), |until| view.settle_deadline(until))?;
     let mut bytes = with_room(view.byte_len())?;
     bytes.resize(view.byte_len(), 0);

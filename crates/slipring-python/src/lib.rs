@@ -25,6 +25,7 @@ mod event_loop;
 mod gpu;
 mod handle;
 mod inbox;
+mod integer;
 mod listener;
 mod memory;
 mod message;

@@ -313,24 +313,27 @@ impl Memory {
         })
     }
 
-    /// Returns the memory to its owner.
+    /// Returns the memory to its owner, and ends the view that the caller keeps in `slot`, if `is_last` says of it that it counts
+    /// as one view and has no other user. After an error all is as it was.
     ///
     /// # Errors
     ///
-    /// `ViewsAlive`: views of the memory live. `TensorGone`: the tensor is being sent. `Forked`.
-    pub fn release(&self) -> PyResult<()> {
-        let released = self.locked(|state| {
-            if state.views > 0 {
-                return Err(Refusal::Views(state.views, "released"));
-            }
-            match state.contents {
-                Contents::Sending => Err(state.contents.gone()),
-                Contents::Sent | Contents::Released => Ok(None),
-                _ => Ok(Some(std::mem::replace(&mut state.contents, Contents::Released))),
-            }
-        })?;
-        drop(released);
-        Ok(())
+    /// `ViewsAlive`: other views of the memory live. `TensorGone`: the tensor is being sent. `Forked`.
+    pub fn release<V>(
+        &self,
+        slot: &Mutex<Option<V>>,
+        is_last: impl Fn(&V) -> bool,
+    ) -> PyResult<()> {
+        self.owner.check()?;
+        // Nobody gets the view out of the slot meanwhile.
+        let mut slot = slot.lock();
+        let own = usize::from(slot.as_ref().is_some_and(is_last));
+        let released = self.state.lock().release(own);
+        let view = if released.is_ok() { slot.take() } else { None };
+        drop(slot);
+        // Its end may wait for a driver.
+        drop(view);
+        released.map(drop).map_err(Refusal::into_exception)
     }
 
     /// Returns a tensor of the same bytes to be sent, and whether it was a draft, whose send [`finish`](Self::finish) ends.
@@ -364,6 +367,18 @@ impl Memory {
 }
 
 impl State {
+    /// Takes the contents, beside so many views that live.
+    fn release(&mut self, own: usize) -> Result<Option<Contents>, Refusal> {
+        if self.views > own {
+            return Err(Refusal::Views(self.views - own, "released"));
+        }
+        match self.contents {
+            Contents::Sending => Err(self.contents.gone()),
+            Contents::Sent | Contents::Released => Ok(None),
+            _ => Ok(Some(std::mem::replace(&mut self.contents, Contents::Released))),
+        }
+    }
+
     fn take_draft(&mut self, left: Contents) -> Result<TensorMut<u8>, Refusal> {
         if self.views > 0 {
             return Err(Refusal::Views(self.views, "sent or shared"));

@@ -9,6 +9,7 @@ use slipring::Error;
 use slipring::cuda::GpuView;
 use slipring::error::ErrorKind;
 
+use crate::deadline::Deadline;
 use crate::detached::Detached;
 use crate::error::raise;
 use crate::gpu::{self, Asked};
@@ -51,6 +52,20 @@ impl Opened {
             return Err(ErrorKind::PeerDied.into());
         }
         Ok(Some((view.device_ptr(), view.byte_len())))
+    }
+
+    /// Returns what tells the tensors apart that are not checked by one check: their number, while one of them lives.
+    pub fn together(&self) -> usize {
+        Arc::as_ptr(&self.together) as usize
+    }
+
+    /// Waits for the work that the stream has got, and checks that it has read what was written.
+    ///
+    /// # Errors
+    ///
+    /// As [`gpu::check_view`].
+    pub fn check(&self, py: Python<'_>, deadline: &Deadline) -> PyResult<()> {
+        gpu::check_view(py, &self.together.views[self.at], deadline)
     }
 }
 

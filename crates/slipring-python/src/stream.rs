@@ -2,11 +2,11 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
 use slipring::Error;
 use slipring::error::CudaFault;
 
 use crate::error::raise;
+use crate::integer::Integer;
 use crate::metadata::type_name;
 
 /// A stream as `__dlpack__` has it for CUDA: 1 is the legacy default stream, 2 that of a thread, -1 asks for no order, and others
@@ -52,9 +52,10 @@ impl StreamNumber {
         } else if let Some(address) = cupy_stream(object)? {
             address
         } else {
-            let number =
-                if object.is_instance_of::<PyBool>() { None } else { object.extract().ok() };
-            let number = number.ok_or_else(|| {
+            let Integer(number) = object.extract().map_err(|error: PyErr| {
+                if !error.is_instance_of::<PyTypeError>(object.py()) {
+                    return error;
+                }
                 let text =
                     format!("a stream is int, or a stream of CUDA, not {}", type_name(object));
                 PyTypeError::new_err(text)

@@ -16,9 +16,11 @@ use slipring::tensor::BytesElements;
 use slipring::{DType, TensorMut};
 
 use crate::buffer::{Elements, export_elements};
+use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
 use crate::error::raise;
 use crate::gpu;
+use crate::integer::Integer;
 use crate::memory::Memory;
 use crate::metadata::to_dict;
 use crate::opened::Opened;
@@ -102,6 +104,26 @@ impl Tensor {
             "a view of {from} as {to} is not sent: send the {from} tensor, or write its elements to one of empty(shape, \"{to}\")"
         );
         Err(PyTypeError::new_err(text))
+    }
+
+    /// Returns what `Tensors.open()` has opened.
+    pub fn open_view(&self) -> Option<Arc<Opened>> {
+        self.opened.lock().clone()
+    }
+
+    /// Checks that what was read until now is what was sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub fn check_until(&self, py: Python<'_>, deadline: &Deadline) -> PyResult<()> {
+        if self.memory.gpu()?.is_none() {
+            return self.memory.read(|tensor| tensor.bytes().map(drop));
+        }
+        match self.open_view() {
+            Some(opened) => opened.check(py, deadline),
+            None => gpu::check(py, &self.memory, deadline),
+        }
     }
 
     /// Returns the bytes of an element. Those of BYTES have any length.
@@ -254,18 +276,23 @@ impl Tensor {
     /// Returns the memory to its owner now. `with tensor:` calls it at its end. The memory of a tensor on a GPU that
     /// `Tensors.open()` has returned goes back with that of the others of its allocation in the message, after the last one.
     ///
-    /// Raises `ViewsAlive` while an array or another view of the tensor is alive.
+    /// Raises `ViewsAlive` while an array or another view of the tensor is alive, such as that of another `Tensors.open()`. The
+    /// tensor is as before then, and can be released later.
     fn release(&self) -> PyResult<()> {
-        let opened = self.opened.lock().take();
-        drop(opened);
-        self.memory.release()
+        self.memory.release(&self.opened, |opened| Arc::strong_count(opened) == 1)
     }
 
     /// Checks that what was read until now is what was sent.
     ///
-    /// Raises `LoanRevoked` if the peer has ended the link and taken the memory back, and `TensorGone`.
-    fn check(&self) -> PyResult<()> {
-        self.memory.read(|tensor| tensor.bytes().map(drop))
+    /// For a tensor on a GPU it first waits `timeout` seconds for the work that writes the elements, and, if `Tensors.open()` has
+    /// returned the tensor, for the work that the stream has got by now.
+    ///
+    /// Raises `LoanRevoked` if the peer has ended the link and taken the memory back, and `TensorGone`. For a tensor on a GPU
+    /// raises `PeerDied` if the peer's process has ended before the elements were written, `TimedOut`, and `GpuError`. A tensor
+    /// that `Tensors.open()` has not returned raises `PeerDied` whenever the process has ended.
+    #[pyo3(signature = (*, timeout = None))]
+    fn check(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<()> {
+        self.check_until(py, &Deadline::after(timeout))
     }
 
     /// Returns the elements of a "bytes" tensor in row-major order.
@@ -335,22 +362,23 @@ impl Tensor {
     /// `copy=True`, and to the host for `dl_device=(1, 0)`. A copy without an order is made when the call returns.
     ///
     /// Raises `BufferError` if the caller asks for another device, for read-only memory of the host without a copy in DLPack
-    /// before 1.0, or names a stream for memory of the host; `ValueError` for stream 0 and what is none; `GpuError` and `PeerDied`
-    /// for a tensor on a GPU.
+    /// before 1.0, or names a stream for memory of the host; `ValueError` for stream 0 and what is none; `TypeError` for what is
+    /// no `int`, such as a `bool`; `GpuError` and `PeerDied` for a tensor on a GPU.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__(
         &self,
         py: Python<'_>,
-        stream: Option<i64>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
+        stream: Option<Integer<i64>>,
+        max_version: Option<(Integer<u32>, Integer<u32>)>,
+        dl_device: Option<(Integer<i32>, Integer<i32>)>,
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
-        let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        let is_versioned = max_version.is_some_and(|(Integer(major), _)| major >= 1);
+        let dl_device = dl_device.map(|(Integer(kind), Integer(number))| (kind, number));
         if let Some(ordinal) = self.ordinal(py)? {
-            let stream = StreamNumber::new(stream).map_err(raise)?;
+            let stream = StreamNumber::new(stream.map(|Integer(number)| number)).map_err(raise)?;
             let asked = gpu::Asked { stream, device: dl_device, copy, is_versioned };
-            let opened = self.opened.lock().clone();
+            let opened = self.open_view();
             return gpu::export(py, &self.memory, (ordinal, self.dtype), opened, &asked);
         }
         if stream.is_some() {

@@ -1,5 +1,6 @@
 //! Tensors that came in one message.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyTypeError};
@@ -8,6 +9,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use slipring::TensorSet;
 use slipring::message::Metadata;
 
+use crate::deadline::{Deadline, Timeout};
 use crate::metadata::{to_dict, type_name};
 use crate::opened::open_all;
 use crate::tensor::Tensor;
@@ -94,6 +96,25 @@ impl Tensors {
         });
         let tensors = tensors.collect::<Result<_, _>>()?;
         Ok(Self { tensors, by_name: OnceLock::new(), metadata: self.metadata.clone() })
+    }
+
+    /// Checks all tensors as `Tensor.check()` does, within `timeout` seconds together. Those that share an allocation, and that
+    /// `open()` has returned, are checked once.
+    ///
+    /// Raises what `Tensor.check()` does.
+    #[pyo3(signature = (*, timeout = None))]
+    fn check(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<()> {
+        let deadline = Deadline::after(timeout);
+        let mut checked = HashSet::new();
+        for (_, tensor) in &self.tensors {
+            let tensor = tensor.get();
+            // Its views go back together, because one word tells of them.
+            let opened = tensor.open_view();
+            if opened.is_none_or(|opened| checked.insert(opened.together())) {
+                tensor.check_until(py, &deadline)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns names and tensors, in order.

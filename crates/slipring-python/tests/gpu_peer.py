@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes as c
+import enum
 import os
 import re
 import select
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -67,6 +70,12 @@ def waiting(gate: Gate, act: Callable[[], Any]) -> Iterator[list[Any]]:
     gate.open()
     thread.join(LONG)
     assert len(done) == 1
+
+
+class Kind(enum.IntEnum):
+    """A kind of device as NumPy has it."""
+
+    CUDA = 2
 
 
 class Again:
@@ -144,7 +153,7 @@ def exchange_reader(name: str) -> None:
     assert signed.dtype == (0, 32, 1)
     signed.delete()
     # What it does not do.
-    for look in (np.asarray, memoryview, tensor.__class__.check):
+    for look in (np.asarray, memoryview):
         raises((slipring.InvalidTensor, BufferError), "GPU", lambda look=look: look(tensor))
     raises(slipring.InvalidTensor, "cannot be sent on", lambda: link.send_tensor(tensor))
     raises(slipring.InvalidTensor, "no allocation", lambda: link.send_tensor(Again(tensor, copy=False)))
@@ -254,6 +263,7 @@ def held_up(act: str) -> None:
         "export": lambda: Taken(tensor, stream=-1).delete(),
         "export_copy": lambda: Taken(tensor, stream=1, copy=True).delete(),
         "copy": tensor.copy,
+        "check": partial(tensor.check, timeout=LONG),
         "send": lambda: near.send_tensor(other),
         "on_gpu": lambda: tensor.on_gpu(1),
     }
@@ -261,8 +271,7 @@ def held_up(act: str) -> None:
         assert (tensor.nbytes, tensor.writable, tensor.stable, tensor.on_loan) == (64, False, False, True)
         assert "on a GPU" in repr(tensor)
         tensor.share()
-        raises(slipring.InvalidTensor, "GPU", tensor.check)
-        if act in ("export", "export_copy", "copy"):
+        if act in ("export", "export_copy", "copy", "check"):
             raises(slipring.ViewsAlive, "1 views", tensor.release)
         near.send(b"a message")
         assert bytes(far.recv(LONG)) == b"a message"
@@ -362,16 +371,32 @@ def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
         assert other.values(driver, asked["stream"] if asked["stream"] > 2 else 0) == [7] * 64
         other.delete()
     assert calls_of("cuStreamIsCapturing") - before > 1
+    # All are checked once, and nothing is opened for it.
+    everything = calls_of("")
+    opened.check(timeout=LONG)
+    assert calls_of("") - everything <= of_one
+    opened["part 7"].check(timeout=LONG)
     # A view ends with the tensor, and with what was made of it.
     raises(slipring.ViewsAlive, "1 views", tensors["part 8"].release)
-    raises(slipring.ViewsAlive, "1 views", opened["part 8"].release)
     as_signed = opened["part 8"].view("int32")
+    twice = tensors.open(stream=1)
+    for views in (2, 1):
+        # A release that fails changes nothing: no driver is asked for what is still open.
+        everything = calls_of("")
+        for each in (opened["part 8"], as_signed):
+            raises(slipring.ViewsAlive, f"{views} views", each.release)
+        Taken(opened["part 8"], stream=stream).delete()
+        assert calls_of("") == everything
+        if views == 2:
+            del twice
     taken[8].delete()
     opened["part 8"].release()
     for gone in (tensors["part 8"], as_signed):
         raises(slipring.TensorGone, "released", gone.__dlpack__)
+        gone.release()
     for each in (tensors, opened):
         raises(slipring.TensorGone, "released", lambda each=each: each.open(stream=stream))
+        raises(slipring.TensorGone, "released", each.check)
     for at, one in enumerate(taken):
         if at != 8:
             one.delete()
@@ -401,6 +426,7 @@ def read_parts(driver: Driver, stream: int, link: slipring.Connection) -> None:
         del theirs
     raises(ValueError, "stream 0", lambda: again.open(stream=0))
     raises(ValueError, "stream -2", lambda: again.open(stream=-2))
+    raises(OverflowError, "", lambda: again.open(stream=1 << 63))
     raises(ValueError, "version 1", lambda: again.open(stream=Protocol(1)))
     raises(TypeError, "stream", lambda: again.open())  # type: ignore[call-arg]
     # Memory and events of CuPy have `ptr`, too.
@@ -539,6 +565,28 @@ def streams() -> None:
     assert Taken(host, stream=None).device == (1, 0)
     for number in (-1, 0, 1, 2, own):
         raises(BufferError, "no streams", partial(host.__dlpack__, stream=number))
+    no_integers: list[dict[str, Any]] = [
+        {"stream": True},
+        {"stream": 1.0},
+        {"stream": np.True_},
+        {"max_version": (True, 0)},
+        {"max_version": (1, False)},
+        {"max_version": 1},
+        {"max_version": "10"},
+        {"dl_device": (True, 0)},
+        {"dl_device": (2, False)},
+        {"dl_device": 2},
+        {"dl_device": "cpu"},
+        {"copy": 1},
+        {"copy": 0},
+        {"copy": "yes"},
+    ]
+    for asked in no_integers:
+        for each in (tensor, host):
+            raises(TypeError, "", partial(each.__dlpack__, **asked))
+    taken = Taken(tensor, stream=np.int64(1), dl_device=(Kind.CUDA, 0), copy=None)
+    assert taken.device == (2, 0)
+    taken.delete()
     assert not tensor._viewed
     tensor.release()
     far.close()
@@ -885,6 +933,94 @@ def surviving_reader(name: str) -> None:
     raises(slipring.PeerDied, "", link.close)
     del tensor, opened
     wait_until(lambda: slipring.trim_gpus() == 0)
+
+
+@contextmanager
+def rust_owner(name: str, how: str, seconds: float) -> Iterator[tuple[subprocess.Popen[bytes], slipring.Tensors]]:
+    """Starts the example `cuda_pair`, whose streams wait so many seconds before each piece of work, and returns the
+    tensors that it sends."""
+    command = [os.environ["SLIPRING_EXAMPLES"] + "/cuda_pair", "send", name, "1", "1", *how.split()]
+    environment = {**os.environ, "FAKE_CUDA_DELAY_US": str(int(seconds * 1e6)), "FAKE_CUDA_LOCKED": "0"}
+    with slipring.listen(name) as listener:
+        owner = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+        link = listener.accept(LONG)
+    link.recv(LONG)
+    try:
+        yield owner, link.recv_tensors(LONG)
+    finally:
+        owner.kill()
+        owner.wait(LONG)
+    # Its process has ended.
+    raises(slipring.PeerDied, "", link.close)
+    wait_until(lambda: slipring.trim_gpus() == 0)
+
+
+# An owner that is this slow writes no word before it is stopped.
+SLOW = 2.0
+
+
+def checks_unwritten(name: str, how: str) -> None:
+    """The owner lives and does not write, and then dies."""
+    stream = Driver().stream()
+    with rust_owner(name, how, SLOW) as (owner, tensors):
+        owner.send_signal(signal.SIGSTOP)
+        opened = tensors.open(stream=stream)
+        taken = Taken(opened[0], stream=stream)
+        checks = [each.check for each in (opened, opened[0], opened[0].view("uint32"), tensors, tensors[0])]
+        for check in checks:
+            raises(slipring.TimedOut, "stream", partial(check, timeout=0.1))
+            raises(TimeoutError, "stream", partial(check, timeout=0))
+            raises(ValueError, "timeout is -1", partial(check, timeout=-1))
+        owner.kill()
+        owner.wait(LONG)
+        for check in checks:
+            raises(slipring.PeerDied, "", check)
+        taken.delete()
+        del tensors, opened, checks, check
+
+
+def checks_written(name: str, how: str) -> None:
+    """The owner writes, and then dies."""
+    driver = Driver()
+    stream = driver.stream()
+    with rust_owner(name, how, 0.05) as (owner, tensors):
+        opened = tensors.open(stream=stream)
+        taken = Taken(opened[0], stream=stream)
+        for each in (opened, opened[0], tensors, tensors[0]):
+            each.check()
+            assert driver.is_idle(stream)
+            each.check(timeout=LONG)
+        assert driver.read(taken.start, 4, stream) == b"\1\1\1\1"
+        owner.kill()
+        owner.wait(LONG)
+        for each in (tensors, tensors[0]):
+            raises(slipring.PeerDied, "", each.check)
+        for each in (opened, opened[0]):
+            # An event does not tell whether a dead owner's writer was done.
+            if how == "fd":
+                each.check()
+            else:
+                raises(slipring.PeerDied, "", each.check)
+        taken.delete()
+        del tensors, opened, each
+
+
+def checks_held_up(name: str) -> None:
+    """A free of the program holds up each call of the driver until the owner writes, which it never does."""
+    driver = Driver()
+    stream, start = driver.stream(), driver.alloc(4096)
+    with rust_owner(name, "fd", SLOW) as (owner, tensors):
+        owner.send_signal(signal.SIGSTOP)
+        opened = tensors.open(stream=stream)
+
+        def free() -> None:
+            Driver().free(start)
+
+        threading.Thread(target=free, daemon=True).start()
+        for _ in range(50):
+            raises(slipring.TimedOut, "stream", partial(opened.check, timeout=0.02))
+        owner.kill()
+        os._exit(0)
 
 
 if __name__ == "__main__":

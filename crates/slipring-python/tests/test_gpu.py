@@ -22,6 +22,9 @@ SOURCES = Path(__file__).parents[3] / "tests" / "fake_cuda"
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
+# Roles in which a process dies, which frees nothing.
+KILLED = {"dying_owner", "checks_unwritten", "checks_written", "checks_held_up"}
+
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -72,7 +75,8 @@ def gpu_child(library: Path, tmp_path: Path, name: str) -> Iterator[Start]:
     assert [process.returncode for process in started] == [0] * len(started), "\n".join(said)
     calls = trace.read_text()
     assert calls and "MISUSE" not in calls, calls
-    assert left == [] or "dying_owner" in [process.args[2] for process in started]  # type: ignore[index]
+    roles = {process.args[2] for process in started}  # type: ignore[index]
+    assert left == [] or roles & KILLED, left
 
 
 def test_tensors_of_a_library_are_read_by_another_one_in_another_process(gpu_child: Start, name: str) -> None:
@@ -94,6 +98,7 @@ def test_in_one_process(gpu_child: Start, role: str) -> None:
         ("export_copy", "cuMemcpyDtoDAsync_v2"),
         ("copy", "cuStreamCreate"),
         ("copy", "cuMemcpyDtoHAsync_v2"),
+        ("check", "cuStreamCreate"),
         ("on_gpu", "cuDeviceGetCount"),
         ("send", "cuStreamIsCapturing"),
     ],
@@ -163,6 +168,29 @@ def test_a_send_within_the_capture_of_a_graph_is_refused(gpu_child: Start) -> No
 def test_the_memory_of_a_dead_owner_is_gone(gpu_child: Start, name: str) -> None:
     gpu_child("surviving_reader", name)
     gpu_child("dying_owner", name)
+
+
+def has_pair() -> bool:
+    return (Path(os.environ.get("SLIPRING_EXAMPLES", "/nonexistent")) / "cuda_pair").exists()
+
+
+no_pair = pytest.mark.skipif(
+    not has_pair(), reason="cuda_pair is not built (SLIPRING_EXAMPLES): no check of a tensor from Rust is tested"
+)
+
+
+@no_pair
+@pytest.mark.parametrize("how", ["fd", ""])
+@pytest.mark.parametrize("role", ["checks_unwritten", "checks_written"])
+def test_a_check_tells_of_an_owner_that_has_died_or_does_not_write(
+    gpu_child: Start, name: str, role: str, how: str
+) -> None:
+    gpu_child(role, name, how)
+
+
+@no_pair
+def test_a_check_ends_in_time_while_the_driver_holds_up_its_callers(gpu_child: Start, name: str) -> None:
+    gpu_child("checks_held_up", name, locked=1)
 
 
 class WithoutDriver:
