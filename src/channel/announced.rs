@@ -3,7 +3,7 @@
 //! 1. A record names a segment only after the segment's packet is on the socket.
 //! 2. The announced segments of a peer together stay within the limit that the peer gave in the handshake.
 //! 3. A segment is retired only when the peer holds no loan in it and has passed the last record that names it.
-//! 4. After at most 32 packets that the peer has not read a record tells it to read its socket.
+//! 4. After at most 32 packets that the peer has not read, or as many as the socket takes, a record tells it to read its socket.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -89,7 +89,8 @@ impl Packets {
             return Ok(Offered::Unannounced);
         }
         if !link.post(&packet, fd.as_slice())? {
-            return Ok(Offered::NoRoom);
+            // The peer may read the packets that fill the socket when a record tells of them, and not before.
+            return Ok(if untold.count > 0 { Offered::Unannounced } else { Offered::NoRoom });
         }
         untold.count += 1;
         untold.of_allocations |=

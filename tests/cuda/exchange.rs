@@ -575,14 +575,18 @@ fn a_set_that_waits_is_lent_once_more_when_there_is_room() {
             }
             set
         };
-        for is_ring_full in [false, true] {
-            let options = Options::new().loan_limit(30, 1 << 20);
+        // What is lacking: loans, their bytes, of which each takes 64 at least, or room in the ring.
+        for lacking in ["loans", "bytes", "ring"] {
+            let options = match lacking {
+                "bytes" => Options::new().loan_limit(200, 30 * 64),
+                _ => Options::new().loan_limit(30, 1 << 20),
+            };
             let context = Context::with_options(options).unwrap();
             let (near, mut far) = pair_of(&context, &Context::new().unwrap());
             let reactor = slipring::Reactor::spawn(&context).unwrap();
             let link = reactor.adopt(near).unwrap();
             let (mut messages, mut sets) = (0, 1);
-            if is_ring_full {
+            if lacking == "ring" {
                 while link.try_send(&[7; 1000]).is_ok() {
                     messages += 1;
                 }
@@ -594,6 +598,7 @@ fn a_set_that_waits_is_lent_once_more_when_there_is_room() {
             for _ in 0..TURNS {
                 settle(&reactor);
             }
+            assert!(link.waiting_bytes() > 0, "{lacking}");
             for _ in 0..messages {
                 hear(&mut far);
             }

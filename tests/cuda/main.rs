@@ -21,4 +21,5 @@ mod sets;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;
+mod waiting;
 mod words;
