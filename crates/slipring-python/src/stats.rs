@@ -23,11 +23,15 @@ pub fn to_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDic
 
 fn half<'py>(py: Python<'py>, stats: &HalfStats) -> PyResult<Bound<'py, PyDict>> {
     let HalfStats { messages, bytes, pooled, tensors, wakes, sleeps, .. } = *stats;
+    let HalfStats { gpu_by_events, gpu_by_words, gpu_synchronized, .. } = *stats;
     let counts = [
         ("messages", messages),
         ("bytes", bytes),
         ("pooled", pooled),
         ("tensors", tensors),
+        ("gpu_by_events", gpu_by_events),
+        ("gpu_by_words", gpu_by_words),
+        ("gpu_synchronized", gpu_synchronized),
         ("wakes", wakes),
         ("sleeps", sleeps),
     ];

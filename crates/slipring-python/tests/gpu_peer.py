@@ -101,6 +101,8 @@ def exchange_owner(name: str) -> None:
         driver.fill(arrays[2].start, 1, 64, arrays[2].stream)
         link.send_tensor(arrays[0], meta={"number": 7})
         link.send_tensors({"old": arrays[1], "host": np.arange(3), "filled": arrays[2]})
+        sent = link.stats()["sent"]
+        assert [sent["gpu_by_events"], sent["gpu_by_words"], sent["gpu_synchronized"]] == [0, 0, 3]
         slipring.trim_gpus()
         assert Array.deleted == 0
         taken = Taken(link.recv_tensor(LONG))

@@ -19,6 +19,9 @@ class _HalfStats(TypedDict):
     bytes: int
     pooled: int
     tensors: int
+    gpu_by_events: int
+    gpu_by_words: int
+    gpu_synchronized: int
     wakes: int
     sleeps: int
 
