@@ -71,6 +71,16 @@ pub struct LentRange {
 }
 
 impl LentRange {
+    /// Returns the range of this offset and length in bytes, of a loan that the session [keeps](Session::keep_loan).
+    #[inline(always)]
+    pub(super) fn new(
+        segment: Arc<CachedSegment>,
+        (offset, len): (usize, usize),
+        loan: LoanDescriptor,
+    ) -> Self {
+        Self { segment, offset, len, generation: loan.generation, slot: loan.slot.into() }
+    }
+
     /// Returns whether the caller vouches that the peer does not change these bytes.
     #[inline(always)]
     pub(crate) fn is_trusted(&self) -> bool {
@@ -314,21 +324,17 @@ fn attach_frozen(session: &Arc<Session>, descriptor: &LoanDescriptor) -> Result<
     Ok(Attachment::Frozen { memory, offset, len })
 }
 
-/// Returns the range of the peer's pool that a descriptor names, if it names one in a cached segment. `None`: [`borrow`] finds
-/// the cause.
+/// Returns the range, as offset and length in bytes, that a descriptor names in a cached segment of the peer's pool, if it names
+/// one. `None`: [`borrow`] finds the cause.
 #[inline(always)]
-pub(super) fn borrow_cached(
-    session: &Arc<Session>,
-    segments: &mut SegmentCache,
+pub(super) fn find_cached(
+    session: &Session,
+    segments: &SegmentCache,
     descriptor: LoanDescriptor,
-) -> Option<LentRange> {
+) -> Option<(usize, usize)> {
     let is_legal = descriptor.check(u64::MAX, session.link.terms().own.loan_slots).is_ok();
     let cached = segments.current(session, descriptor.segment).filter(|_| is_legal)?;
-    let (offset, len) = descriptor.range_in(cached.segment.len() as u64).ok()?;
-    let segment = segments.handle(descriptor.segment)?;
-    session.keep_loan(descriptor.slot);
-    let (generation, slot) = (descriptor.generation, descriptor.slot.into());
-    Some(LentRange { segment, offset, len, generation, slot })
+    descriptor.range_in(cached.segment.len() as u64).ok()
 }
 
 /// Returns the range of the peer's pool that a descriptor names.

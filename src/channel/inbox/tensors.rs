@@ -1,7 +1,7 @@
 //! Tensors records as the inbox receives them: records with attachments.
 
 use crate::channel::attachment::{
-    Claims, DESCRIPTION, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow_cached,
+    Claims, DESCRIPTION, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, find_cached,
     long_description,
 };
 use crate::channel::backlog::KeptMessage;
@@ -72,16 +72,19 @@ impl Receiver {
     /// wrong. The record stays in the ring, and [`open_tensors`](Self::open_tensors) finds out.
     #[inline(always)]
     pub(crate) fn take_single(&mut self, single: Single) -> Option<LentRange> {
-        let inbox = &mut self.inbox;
-        let Some(range) = borrow_cached(&inbox.session, &mut inbox.segments, single.loan) else {
+        let (inbox, loan) = (&mut self.inbox, single.loan);
+        let Some(range) = find_cached(&inbox.session, &inbox.segments, loan) else {
             inbox.hold_single(single.header);
             return None;
         };
-        inbox.last_segment = Some(single.loan.segment);
-        inbox.last_slot = Some(single.loan.slot);
+        inbox.session.keep_loan(loan.slot);
+        inbox.last_segment = Some(loan.segment);
+        inbox.last_slot = Some(loan.slot);
         inbox.stats.tensors += 1;
         inbox.discard(single.header);
-        Some(range)
+        // Last: while a handle exists, whatever may panic needs it in memory, from where the caller's moves load it.
+        let segment = inbox.segments.handle(loan.segment).expect("it is cached");
+        Some(LentRange::new(segment, range, loan))
     }
 }
 
