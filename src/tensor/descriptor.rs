@@ -280,7 +280,7 @@ pub(super) fn of_words(words: [u64; SINGLE], len: usize, bytes: u64) -> Option<(
         3..=4 => dims_of::<4>(words, rank, dtype, bytes),
         _ => dims_of::<MOST>(words, rank, dtype, bytes),
     };
-    Some((dtype, Shape::of_parts(dims?, rank as u8)))
+    Some((dtype, Shape::of_parts(dims?, rank)))
 }
 
 /// Decodes the dimensions of a short description, at most `N`, and checks that they and the data type need so many bytes.

@@ -22,6 +22,8 @@ use crate::tensor::shape::Shape;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+// A whole word: a move of a shorter field of a tensor waits for its store.
+#[repr(usize)]
 pub enum DType {
     /// One byte: 1 is true, 0 is false.
     Bool = 1,

@@ -24,7 +24,8 @@ pub(crate) const MAX_RANK: usize = 8;
 pub struct Shape {
     /// All entries past `rank` are 0.
     dims: [usize; MAX_RANK],
-    rank: u8,
+    /// A whole word: a move of a shorter field waits for its store.
+    rank: usize,
 }
 
 impl Shape {
@@ -42,13 +43,13 @@ impl Shape {
 
     /// Builds a shape from its fields. `rank` is at most `MAX_RANK`, and all of `dims` past it are 0.
     #[inline(always)]
-    pub(crate) fn of_parts(dims: [usize; MAX_RANK], rank: u8) -> Self {
+    pub(crate) fn of_parts(dims: [usize; MAX_RANK], rank: usize) -> Self {
         Self { dims, rank }
     }
 
     #[inline]
     pub(crate) fn of(dims: &[usize]) -> Result<Self, TensorFault> {
-        let mut shape = Self { dims: [0; MAX_RANK], rank: dims.len() as u8 };
+        let mut shape = Self { dims: [0; MAX_RANK], rank: dims.len() };
         let Some(to) = shape.dims.get_mut(..dims.len()) else {
             return Err(TensorFault::Rank { rank: dims.len(), max: MAX_RANK });
         };
@@ -65,7 +66,7 @@ impl Shape {
     /// Returns the number of dimensions.
     #[inline(always)]
     pub fn rank(&self) -> usize {
-        self.rank as usize
+        self.rank
     }
 
     /// Returns the number of elements: the product of all lengths, 1 for a scalar.
@@ -118,7 +119,7 @@ impl<const N: usize> From<[usize; N]> for Shape {
         for (to, from) in dims.iter_mut().zip(from) {
             *to = from;
         }
-        Self { dims, rank: N as u8 }
+        Self { dims, rank: N }
     }
 }
 
@@ -143,7 +144,7 @@ impl TryFrom<&[i64]> for Shape {
             let dim = usize::try_from(*value);
             *to = dim.map_err(|_| TensorFault::Dimension { at, value: *value })?;
         }
-        Ok(Self { dims, rank: from.len() as u8 })
+        Ok(Self { dims, rank: from.len() })
     }
 }
 
