@@ -26,6 +26,7 @@ impl SharedPiece {
     }
 
     /// Returns the block's length in bytes.
+    #[inline(always)]
     pub(super) fn block_len(&self) -> u64 {
         self.piece.as_ref().map_or(0, |piece| piece.area.len() as u64)
     }

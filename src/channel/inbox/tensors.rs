@@ -82,7 +82,7 @@ impl Receiver {
         inbox.last_slot = Some(loan.slot);
         inbox.stats.tensors += 1;
         inbox.discard(single.header);
-        // Last: while a handle exists, whatever may panic needs it in memory, from where the caller's moves load it.
+        // Last: a handle that is alive across a call that may panic lies in memory, and a move of it waits for its store.
         let segment = inbox.segments.handle(loan.segment).expect("it is cached");
         Some(LentRange::new(segment, range, loan))
     }
