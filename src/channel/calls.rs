@@ -110,6 +110,15 @@ impl Calls {
         }
     }
 
+    /// Records that the response has come and goes to the caller: [`answered`](Self::answered), and [`finish`](Self::finish).
+    pub(crate) fn take(&mut self, id: RequestId) -> Result<bool, Fault> {
+        if self.made.remove(&id.0) {
+            self.spans.end(id, None);
+            return Ok(true);
+        }
+        self.answered(id)
+    }
+
     /// Forgets a request whose response went to the caller, or why that could not be.
     pub(crate) fn finish(&mut self, id: RequestId, error: Option<&Error>) {
         self.answered.remove(&id.0);

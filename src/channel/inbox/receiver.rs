@@ -312,6 +312,11 @@ impl Receiver {
     }
 
     fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
+        if let Some((MessageKind::Request(id), body)) =
+            self.body_at_once(Awaited::Request, patience)?
+        {
+            return Ok(Some(Request { id, body, metadata: Metadata::new() }));
+        }
         let kept = self.kept(Awaited::Request, patience, REQUESTS)?;
         Ok(kept.and_then(|KeptMessage { kind, body, metadata, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body, metadata }),
@@ -328,11 +333,19 @@ impl Receiver {
         if !self.calls.is_made(id) {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
+        if let Some(body) = self.response_at_once(id, patience)? {
+            return Ok(Some((body, Metadata::new())));
+        }
         let kept = self.kept_response(&[id], Awaited::Response(id), patience, REQUESTS)?;
         if kept.is_some() {
             self.calls.finish(id, None);
         }
         Ok(kept.map(|kept| (kept.body, kept.metadata)))
+    }
+
+    /// Records that a response has come and goes to the caller. Returns `false` if it is not wanted.
+    pub(super) fn take_call(&mut self, id: RequestId) -> Result<bool> {
+        self.calls.take(id).map_err(|fault| self.inbox.fail(fault))
     }
 
     pub(crate) fn calls(&mut self) -> &mut Calls {
@@ -419,6 +432,32 @@ impl Receiver {
         }
         buffer[..len].copy_from_slice(&kept.body);
         Ok(Some(len))
+    }
+
+    /// Copies the next message out, if nothing was set aside and an awaited message without metadata comes within about a
+    /// microsecond. `None`: [`kept`](Self::kept) returns what there is. Most messages come so, and the general way moves each of
+    /// them several times.
+    #[inline]
+    pub(super) fn body_at_once(
+        &mut self,
+        awaited: Awaited<'_>,
+        patience: RecvPatience,
+    ) -> Result<Option<(MessageKind, Vec<u8>)>, TryRecvError> {
+        if !self.backlog.is_empty() || self.takes_turns {
+            return Ok(None);
+        }
+        if self.inbox.poll(patience).is_none_or(|word| word == 0) {
+            return Ok(None);
+        }
+        let Some(head) = self.inbox.rare_head(patience)? else { return Ok(None) };
+        let kind = self.inbox.kind(&head);
+        if head.header.has_metadata() || kind.has_tensors() || !awaited.takes(kind) {
+            self.inbox.hold(head);
+            return Ok(None);
+        }
+        let mut body = Vec::new();
+        self.inbox.copy_out(&head, &mut body)?;
+        Ok(Some((kind, body)))
     }
 
     /// Returns the next message of the awaited kind, and sets aside what a wait for it may set aside.

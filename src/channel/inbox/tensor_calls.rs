@@ -65,6 +65,22 @@ impl Receiver {
         kept
     }
 
+    /// Returns the response to a request as [`body_at_once`](Self::body_at_once) does.
+    pub(super) fn response_at_once(
+        &mut self,
+        id: RequestId,
+        patience: RecvPatience,
+    ) -> Result<Option<Vec<u8>>, TryRecvError> {
+        let taken = (|| match self.body_at_once(Awaited::Response(id), patience)? {
+            Some((_, body)) => Ok(self.take_call(id)?.then_some(body)),
+            None => Ok(None),
+        })();
+        if let Err(TryRecvError::Failed(error)) = &taken {
+            self.fail_calls(&[id], error);
+        }
+        taken
+    }
+
     /// Ends the spans of requests, if the error is that of the link's end: no response comes any more.
     #[cold]
     fn fail_calls(&mut self, ids: &[RequestId], error: &Error) {

@@ -27,6 +27,7 @@
 //! ```
 
 mod broadcasts;
+mod calls;
 mod commits;
 mod harness;
 mod neighbours;

@@ -8,6 +8,7 @@ use slipring::options::Spin;
 use slipring::{Address, Connection, Context, Listener, Options};
 
 use super::broadcasts::{Echoed, Ignored, Shown, Streamed};
+use super::calls::Called;
 use super::commits::Executed;
 use super::neighbours::Neighbours;
 use super::registered::Committed;
@@ -121,6 +122,7 @@ pub static ROWS: &[Row] = &[
         floor: Some("reactor-64"),
         ..DIRECT
     },
+    Row { mode: "call", sizes: &[8], open: Called::open, floor: Some("direct"), ..DIRECT },
     Row { mode: "execute", sizes: &[8], open: Executed::open, floor: Some("direct"), ..DIRECT },
     // A commit of 300 regions of this size.
     Row {
