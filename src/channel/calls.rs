@@ -11,7 +11,7 @@
 //! 3. A response to no request is the peer's fault. Responses to forgotten requests are told from it by their number and the
 //!    newest of their ids.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::channel::message::RequestId;
 use crate::channel::spans::{CallSpan, CallSpans};
@@ -26,8 +26,8 @@ pub(crate) const LIMIT: usize = 4096;
 pub(crate) struct Calls {
     /// The last id that was used.
     last: u64,
-    /// Requests whose response has not come and is wanted.
-    made: BTreeSet<u64>,
+    /// Requests whose response has not come and is wanted, oldest first. Most are answered in this order.
+    made: VecDeque<u64>,
     /// Requests whose response has not come and is not wanted.
     abandoned: BTreeSet<u64>,
     /// The number of abandoned requests whose ids are forgotten and whose responses have not come.
@@ -52,7 +52,7 @@ impl Calls {
             return Err(ErrorKind::CallsInFlight { calls, limit: LIMIT }.into());
         }
         self.last += 1;
-        self.made.insert(self.last);
+        self.made.push_back(self.last);
         Ok(RequestId(self.last))
     }
 
@@ -68,13 +68,13 @@ impl Calls {
 
     /// Forgets a request that was not sent.
     pub(crate) fn unmake(&mut self, id: RequestId) {
-        self.made.remove(&id.0);
+        self.remove(id);
     }
 
     /// Marks a request whose response is not wanted. It is in flight no longer.
     pub(crate) fn abandon(&mut self, id: RequestId) {
         self.spans.abandon(id);
-        if !self.made.remove(&id.0) {
+        if !self.remove(id) {
             return;
         }
         self.abandoned.insert(id.0);
@@ -88,7 +88,7 @@ impl Calls {
 
     /// Returns whether the caller may wait for the response.
     pub(crate) fn is_made(&self, id: RequestId) -> bool {
-        self.made.contains(&id.0) || self.answered.contains(&id.0)
+        self.made.binary_search(&id.0).is_ok() || self.answered.contains(&id.0)
     }
 
     /// Records that the response has come. Returns `false` if it is not wanted.
@@ -97,7 +97,7 @@ impl Calls {
     ///
     /// [`Fault::UnknownRequest`]: no request with this id waits for a response.
     pub(crate) fn answered(&mut self, id: RequestId) -> Result<bool, Fault> {
-        if self.made.remove(&id.0) {
+        if self.remove(id) {
             self.answered.insert(id.0);
             Ok(true)
         } else if self.abandoned.remove(&id.0) {
@@ -112,11 +112,17 @@ impl Calls {
 
     /// Records that the response has come and goes to the caller: [`answered`](Self::answered), and [`finish`](Self::finish).
     pub(crate) fn take(&mut self, id: RequestId) -> Result<bool, Fault> {
-        if self.made.remove(&id.0) {
+        if self.remove(id) {
             self.spans.end(id, None);
             return Ok(true);
         }
         self.answered(id)
+    }
+
+    /// Takes a request out of those whose response is wanted. Returns whether it was there.
+    fn remove(&mut self, id: RequestId) -> bool {
+        let at = self.made.binary_search(&id.0);
+        at.is_ok_and(|at| self.made.remove(at).is_some())
     }
 
     /// Forgets a request whose response went to the caller, or why that could not be.

@@ -44,6 +44,7 @@ mod pipelined;
 mod polled;
 pub(crate) mod rare;
 pub(crate) mod receiver;
+mod requests;
 mod runs;
 pub(crate) mod tensor_calls;
 mod tensors;

@@ -16,7 +16,7 @@ use crate::channel::calls::Calls;
 use crate::channel::inbox::awaited::Awaited;
 use crate::channel::inbox::{Inbox, RecordHead};
 use crate::channel::long_copy::{Copied, LongCopy, SLICE};
-use crate::channel::message::{MessageKind, Request, RequestId};
+use crate::channel::message::{MessageKind, RequestId};
 use crate::channel::metadata::Metadata;
 use crate::channel::pipeline::{MESSAGES, REQUESTS, Wanted};
 use crate::channel::stats::HalfStats;
@@ -282,46 +282,6 @@ impl Receiver {
             return Ok(0);
         }
         self.drain(max, each)
-    }
-
-    /// Receives the next request. `None`: the peer has closed in order.
-    ///
-    /// # Errors
-    ///
-    /// As [`recv`](Self::recv).
-    pub fn recv_request(&mut self) -> Result<Option<Request>> {
-        self.request(RecvPatience::Forever).map_err(into_error)
-    }
-
-    /// As [`recv_request`](Self::recv_request), but waits only until `deadline`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
-    pub fn recv_request_deadline(&mut self, deadline: Instant) -> Result<Option<Request>> {
-        self.request(RecvPatience::Until(deadline)).map_err(into_error)
-    }
-
-    /// As [`recv_request`](Self::recv_request), but does not wait.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_recv`](Self::try_recv).
-    pub fn try_recv_request(&mut self) -> Result<Option<Request>, TryRecvError> {
-        self.request(RecvPatience::None)
-    }
-
-    fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
-        if let Some((MessageKind::Request(id), body)) =
-            self.body_at_once(Awaited::Request, patience)?
-        {
-            return Ok(Some(Request { id, body, metadata: Metadata::new() }));
-        }
-        let kept = self.kept(Awaited::Request, patience, REQUESTS)?;
-        Ok(kept.and_then(|KeptMessage { kind, body, metadata, .. }| match kind {
-            MessageKind::Request(id) => Some(Request { id, body, metadata }),
-            _ => None,
-        }))
     }
 
     /// Returns the response to a request, and its metadata. `None`: the peer has closed in order.
