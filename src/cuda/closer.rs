@@ -1,9 +1,13 @@
 //! The thread that frees and closes memory of GPUs. The driver may wait within these calls for all work on the GPU, and may
 //! hold a lock meanwhile. So nothing is freed while a stream may wait for a peer's [word](crate::cuda::waits).
+//!
+//! 1. No other thread makes such a call, also not for what a call has made before it fails. While the system has no thread for
+//!    it, the objects wait, and every later call tries to start it.
+//! 2. An object keeps what it counts as until it is dropped: loans, and charges of a peer's account.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cuda::library::is_ours;
@@ -12,67 +16,77 @@ use crate::cuda::waits::{Refused, Waits};
 use crate::cuda::withdrawing;
 use crate::error::contain;
 
-type Closer = Sender<Box<dyn Parked>>;
-
 /// The number of objects that are not dropped yet.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Frees or closes an object on that thread as soon as nothing uses it.
+/// The objects on their way to the thread. They wait there while the system has no thread for it.
+struct Queue {
+    to: Sender<Box<dyn Parked>>,
+    /// The thread locks it for good.
+    from: Arc<Mutex<Receiver<Box<dyn Parked>>>>,
+}
+
+impl Queue {
+    fn get() -> &'static Self {
+        static QUEUE: OnceLock<Queue> = OnceLock::new();
+        QUEUE.get_or_init(|| {
+            let (to, from) = mpsc::channel();
+            Self { to, from: Arc::new(Mutex::new(from)) }
+        })
+    }
+
+    /// Starts the thread, unless it runs. If the system has none now, the next call tries once more.
+    fn start(&self) -> std::io::Result<()> {
+        static STARTED: OnceLock<()> = OnceLock::new();
+        static STARTING: Mutex<()> = Mutex::new(());
+        if STARTED.get().is_some() {
+            return Ok(());
+        }
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if STARTED.get().is_some() {
+            return Ok(());
+        }
+        let (thread, from) = (std::thread::Builder::new(), self.from.clone());
+        let run = move || run(&from.lock().unwrap_or_else(PoisonError::into_inner));
+        thread.name("slipring-cuda".into()).spawn(run)?;
+        STARTED.get_or_init(|| ());
+        Ok(())
+    }
+}
+
+/// Frees or closes an object on that thread as soon as nothing uses it. The caller does not wait: while the system has no thread,
+/// the object does.
 pub(super) fn close(parked: impl Parked + 'static) {
     if !is_ours() {
         return std::mem::forget(parked);
     }
     LEFT.fetch_add(1, Ordering::Relaxed);
-    let parked: Box<dyn Parked> = Box::new(parked);
-    let parked = match closer() {
-        Some(closer) => closer.send(parked).err().map(|unsent| unsent.0),
-        None => Some(parked),
-    };
-    if let Some(parked) = parked {
-        tracing::warn!("no thread to close memory of GPUs: the thread that drops it waits");
-        wait_and_drop(parked, &LEFT);
+    let queue = Queue::get();
+    // The other end stays.
+    let _ = queue.to.send(Box::new(parked));
+    // A subscriber of traces is a user's code, and may call this module: no lock is held.
+    if let Err(error) = queue.start() {
+        tracing::warn!(%error, "no thread to free memory of GPUs: it is freed later");
     }
 }
 
-/// Returns the way to the thread, which the first call starts. `None`: the system has no thread now, and the next call tries once
-/// more.
-fn closer() -> Option<&'static Closer> {
-    static CLOSER: OnceLock<Closer> = OnceLock::new();
-    static STARTING: Mutex<()> = Mutex::new(());
-    if let Some(closer) = CLOSER.get() {
-        return Some(closer);
-    }
-    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(closer) = CLOSER.get() {
-        return Some(closer);
-    }
-    let (to, from) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("slipring-cuda".into());
-    thread.spawn(move || run(&from)).ok()?;
-    Some(CLOSER.get_or_init(|| to))
-}
-
-/// Returns the number of objects that are not dropped yet.
+/// Returns the number of objects that are not dropped yet. Those that wait for a thread get one, if the system has one now.
 pub(super) fn left() -> usize {
-    LEFT.load(Ordering::Relaxed)
+    let left = LEFT.load(Ordering::Relaxed);
+    if left > 0 {
+        // The log was told when the object came.
+        let _ = Queue::get().start();
+    }
+    left
 }
 
-/// Waits until all objects are dropped, at most for `patience`.
+/// Waits until all objects are dropped, at most for `patience`. It does not wait where there is no thread that drops them.
 pub(super) fn wait_for_all(patience: Duration) {
-    wait(|| left() == 0, Some(Instant::now() + patience));
-}
-
-/// Drops an object as soon as nothing uses it, where there is no thread that does.
-#[cold]
-pub(super) fn wait_and_drop(parked: Box<dyn Parked>, left: &AtomicUsize) {
-    wait(|| parked.is_over(), None);
-    drop(parked);
-    left.fetch_sub(1, Ordering::Release);
-}
-
-fn wait(done: impl Fn() -> bool, deadline: Option<Instant>) {
-    let mut pause = PAUSE.0;
-    while !done() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+    let (deadline, mut pause) = (Instant::now() + patience, PAUSE.0);
+    if LEFT.load(Ordering::Relaxed) == 0 || Queue::get().start().is_err() {
+        return;
+    }
+    while LEFT.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
         std::thread::sleep(pause);
         pause = (2 * pause).min(PAUSE.1);
     }

@@ -21,7 +21,6 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use crate::cuda::closer::wait_and_drop;
 use crate::cuda::library::is_ours;
 use crate::cuda::parked::{Lane, PAUSE, Parked};
 use crate::error::contain;
@@ -148,8 +147,20 @@ pub(super) fn give_back(lane: Lane, parked: impl Parked + 'static) {
         }
         None => {
             tracing::warn!("no thread to give loans of GPUs back: the thread that drops one waits");
-            wait_and_drop(parked, &LEFT);
+            wait_for(&*parked);
+            drop(parked);
+            LEFT.fetch_sub(1, Ordering::Release);
         }
+    }
+}
+
+/// Waits until nothing uses an object, where there is no thread that does. Its drop leaves memory to `slipring-cuda`.
+#[cold]
+fn wait_for(parked: &dyn Parked) {
+    let mut pause = PAUSE.0;
+    while !parked.is_over() {
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE.1);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use slipring::Context;
@@ -10,10 +10,10 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
-use crate::support::gpus::{device, exchange, hear_out, is_closed, recv, small_pool};
+use crate::support::gpus::{alone, device, exchange, hear_out, is_closed, recv, small_pool};
 use crate::support::other::{run_here, say};
 use crate::support::quiet::without_threads;
-use crate::support::{soon, unique_name, wait_until};
+use crate::support::{HANG, soon, unique_name, wait_until};
 
 /// A stream's pause before each of its acts.
 const SLOW: Duration = Duration::from_millis(20);
@@ -103,6 +103,51 @@ fn a_thread_that_could_not_be_started_is_started_later() {
     );
 }
 
+#[test]
+fn memory_that_no_thread_can_free_waits_and_its_owner_does_not() {
+    const TEST: &str = "memory_that_no_thread_can_free_waits_and_its_owner_does_not";
+    let cuda = FakeCuda::new().of_kind(Kind::Words);
+    if !cuda.tells(TEST) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        // A subscriber of traces calls the library.
+        tracing::subscriber::set_global_default(Log).unwrap();
+        HEARS.set(|| assert!(device().trim().unwrap() > 0)).unwrap();
+        let device = device();
+        let (own, stream) = (device.pool(), device.stream().unwrap());
+        let idle = device.pool();
+        drop(idle.alloc::<u8>([1], &stream).unwrap());
+        stream.synchronize().unwrap();
+        let gate = own.alloc::<u64>([1], &stream).unwrap();
+        let (at, value) = (gate.device_ptr(), 1 << 40);
+        driver::begin(0);
+        // A free waits for this stream.
+        let raw = stream.as_raw() as usize;
+        assert_eq!(driver::cuStreamWaitValue64_v2(raw, at, value, 0), 0);
+        let (to, from) = std::sync::mpsc::channel();
+        let drops = std::thread::spawn(move || {
+            without_threads();
+            drop(idle);
+            to.send(()).unwrap();
+        });
+        let dropped = from.recv_timeout(HANG);
+        assert!(thread("slipring-cuda").is_none());
+        let opener = device.stream().unwrap();
+        let opener = (opener.as_raw() as usize, opener);
+        assert_eq!(driver::cuStreamWriteValue64_v2(opener.0, at, value, 0), 0);
+        drops.join().unwrap();
+        dropped.expect("it waits for the stream");
+        assert!(LINES.lock().unwrap()[0].contains("no thread to free memory of GPUs"));
+        stream.synchronize_deadline(soon()).unwrap();
+        // A later call has the thread started.
+        drop((gate, own, opener));
+        is_closed(&device);
+        assert!(thread("slipring-cuda").is_some());
+    });
+    cuda.was_used_well();
+}
+
 /// How often a thread has gone to sleep.
 fn sleeps(name: &str) -> u64 {
     let status = std::fs::read_to_string(thread(name).unwrap().join("status")).unwrap();
@@ -169,6 +214,9 @@ struct Log;
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// What it does beside that.
+static HEARS: OnceLock<fn()> = OnceLock::new();
+
 struct Line(String);
 
 impl tracing::field::Visit for Line {
@@ -186,6 +234,7 @@ impl Subscriber for Log {
         let mut line = Line(String::new());
         event.record(&mut line);
         LINES.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+        HEARS.get().into_iter().for_each(|hear| hear());
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
