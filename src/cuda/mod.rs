@@ -49,6 +49,7 @@
 //! ```
 
 mod adopted;
+mod chunk;
 mod closer;
 mod device;
 mod draft;

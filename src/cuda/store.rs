@@ -5,32 +5,25 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::channel::SharedAllocation;
+use crate::cuda::chunk::{Chunk, PLACE};
 use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, OwnEvent};
 use crate::cuda::ledger::{Ledger, Look, Number, Range};
 use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
-use crate::cuda::mapped;
-use crate::cuda::memory::{Area, HeldMemory, Memory, MemoryHandle, PAGE};
-use crate::cuda::options::{Export, Order, Terms};
-use crate::cuda::parked::Parked;
+use crate::cuda::memory::{Area, PAGE};
+use crate::cuda::options::{Order, Terms};
 use crate::cuda::retired::Retired;
-use crate::cuda::sharing;
-use crate::cuda::space::ALIGNMENT;
 use crate::cuda::stream::Stream;
 use crate::cuda::words;
 use crate::error::{CudaFault, ErrorKind, GpuUuid, Result, TensorFault};
 use crate::tensor::{
-    Fate, GpuBorrower, GpuHandle, GpuLoans, GpuMemory, GpuOrder, GpuParcel, GpuPlace, GpuShare,
-    GpuShared, Settled, Ticket,
+    Fate, GpuBorrower, GpuLoans, GpuMemory, GpuOrder, GpuParcel, GpuPlace, GpuShare, GpuShared,
+    Settled, Ticket,
 };
 
 /// The longest wait for memory that is being freed, when there is no other.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// What the start of a place is a multiple of, in bytes.
-const PLACE: u64 = crate::tensor::GPU_ALIGNMENT;
 
 /// The chunks of a GPU's memory and their ledger.
 #[derive(Debug)]
@@ -55,134 +48,12 @@ struct Books {
     value: u64,
 }
 
-/// An allocation that is exported once.
-#[derive(Debug)]
-struct Chunk {
-    memory: HeldMemory,
-    name: Name,
-    /// Of memory that another library allocated.
-    adopted: Option<Adopted>,
-    /// One for each borrower that knows the chunk. It comes back when the borrower has closed it.
-    exposed: Vec<Ticket>,
-}
-
 /// The memory of a freed chunk. The driver keeps it for the peers that have it open, so it counts as the pool's.
 #[derive(Debug)]
 struct Lingering {
     len: u64,
     /// One for each such peer.
     exposed: Vec<Ticket>,
-}
-
-/// How other processes get a chunk.
-#[derive(Debug)]
-enum Name {
-    Handle(MemoryHandle),
-    Announced(Arc<SharedAllocation>),
-}
-
-/// A range of an allocation of another library's, and who keeps it.
-struct Adopted {
-    start: u64,
-    len: u64,
-    /// Dropped when the range is not used any more.
-    _owner: Box<dyn Send>,
-}
-
-impl fmt::Debug for Adopted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Adopted").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
-impl Chunk {
-    /// Returns a range of `len` bytes from `start` on of an allocation of another library's.
-    fn adopted(device: &Device, (start, len): (u64, u64), owner: Box<dyn Send>) -> Result<Self> {
-        let (memory, name) = match mapped::find(device, start)? {
-            Some(found) => {
-                let memory = Memory::adopted_mapping(device, found.start, found.len);
-                let shared = sharing::shared(device, found)?;
-                (HeldMemory::Mapping(memory), Name::Announced(shared))
-            }
-            None => {
-                let (memory, handle) = Memory::adopted(device, start)?;
-                (HeldMemory::Handle(memory), Name::Handle(handle))
-            }
-        };
-        let start = start - memory.start();
-        if start + len > memory.len() {
-            return Err(CudaFault::NotExportable { why: "it spans several allocations" }.into());
-        }
-        if !start.is_multiple_of(PLACE) {
-            return Err(TensorFault::Alignment { alignment: PLACE as usize }.into());
-        }
-        let adopted = Some(Adopted { start, len, _owner: owner });
-        Ok(Self { memory, name, adopted, exposed: Vec::new() })
-    }
-
-    /// Returns the start of its ranges in the allocation.
-    fn start(&self) -> u64 {
-        self.adopted.as_ref().map_or(0, |adopted| adopted.start)
-    }
-
-    /// Returns the bytes for ranges: all of it but its words.
-    fn room(&self, order: Order) -> u64 {
-        if let Some(adopted) = &self.adopted {
-            // For the one range, whose last bytes nobody uses.
-            return adopted.len.next_multiple_of(ALIGNMENT);
-        }
-        let len = self.memory.len();
-        if order == Order::Words { words::room(len) } else { len }
-    }
-
-    /// Returns whether the chunk can be freed when nothing of it is in use or on loan. A descriptor and a mapping keep the
-    /// memory for those who have them. A handle keeps nothing, and events end with the pool.
-    fn may_go(&self, order: Order) -> bool {
-        let keeps_itself = matches!(self.name, Name::Announced(_)) && order != Order::Events;
-        keeps_itself || self.exposed.is_empty()
-    }
-}
-
-impl Chunk {
-    /// Returns the place of a range.
-    fn place(&self, device: &Device, (offset, len): (u64, u64), order: GpuOrder) -> GpuPlace {
-        let memory = match &self.name {
-            Name::Handle(handle) => GpuHandle::Ipc(*handle),
-            Name::Announced(shared) => GpuHandle::Announced(shared.number()),
-        };
-        let (device, allocation) = (device.uuid(), self.memory.len());
-        GpuPlace { device, memory, allocation, offset, len, order }
-    }
-
-    /// Returns tickets for a tensor of the chunk, to be shared and to be sent.
-    fn tickets(&mut self, place: GpuPlace, to: &GpuBorrower<'_>) -> Result<(GpuShared, GpuLoans)> {
-        let mapping = match self.exposed.iter().find(|ticket| ticket.is_for(to)) {
-            Some(ticket) => ticket.clone(),
-            None => to.ticket()?,
-        };
-        let bytes = to.ticket()?;
-        let allocation = match &self.name {
-            Name::Handle(_) => None,
-            Name::Announced(shared) => Some(shared.clone()),
-        };
-        let (sent, sent_mapping) = (bytes.to_send(), mapping.to_send());
-        let loans = GpuLoans::Own { bytes: sent, mapping: sent_mapping, allocation };
-        if !self.exposed.iter().any(|ticket| ticket.is_for(to)) {
-            self.exposed.push(mapping);
-        }
-        Ok((GpuShared { index: to.index(), place, bytes }, loans))
-    }
-}
-
-impl Parked for Chunk {
-    fn is_over(&self) -> bool {
-        // It is parked when it is unused.
-        true
-    }
-
-    fn drop_waits(&self) -> bool {
-        true
-    }
 }
 
 /// Freed on a thread that may wait.
@@ -205,10 +76,7 @@ impl Store {
         owner: Box<dyn Send>,
     ) -> Result<Self> {
         let chunk = Chunk::adopted(device, range, owner)?;
-        let terms = Terms::adopted(match chunk.name {
-            Name::Handle(_) => Export::IpcHandle,
-            Name::Announced(_) => Export::FileDescriptor,
-        });
+        let terms = Terms::adopted(chunk.export());
         let store = Self::new(device, terms);
         store.books().add(chunk, terms.order());
         Ok(store)
@@ -317,37 +185,7 @@ impl Store {
     }
 
     fn make(&self, size: u64) -> Result<Chunk> {
-        let (memory, name) = match self.terms.export() {
-            Export::IpcHandle => {
-                let (memory, handle) = Memory::exported(&self.device, size)?;
-                (HeldMemory::Handle(memory), Name::Handle(handle))
-            }
-            Export::FileDescriptor => {
-                let (memory, shared) = Memory::announced(&self.device, size)?;
-                (HeldMemory::Mapping(memory), Name::Announced(shared))
-            }
-        };
-        let chunk = Chunk { memory, name, adopted: None, exposed: Vec::new() };
-        if self.terms.order() == Order::Words { self.clear_words(chunk) } else { Ok(chunk) }
-    }
-
-    /// Sets the words of a new chunk to 0 and waits for that. Nobody knows the chunk yet, so no word is awaited before.
-    fn clear_words(&self, chunk: Chunk) -> Result<Chunk> {
-        let room = chunk.room(Order::Words);
-        let len = (chunk.memory.len() - room) as usize;
-        let words = Area { start: chunk.memory.start() + room, len };
-        let own = self.device.stream()?;
-        words.fill(0, &own)?;
-        match own.synchronize() {
-            Ok(()) => Ok(chunk),
-            Err(error) => {
-                if !own.wait_to_end() {
-                    // The stream may write it at any time.
-                    std::mem::forget(chunk);
-                }
-                Err(error)
-            }
-        }
+        Chunk::new(&self.device, size, &self.terms)
     }
 
     fn room(&self, books: &Books) -> u64 {
@@ -375,12 +213,10 @@ impl Books {
     /// As [`sweep`](Self::sweep), after a look at the borrowers that `settled` lacks.
     fn sweep_with(&mut self, device: &Device, settled: &mut Settled) {
         let Self { ledger, chunks, lingering, .. } = self;
-        let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
+        let exposed = chunks.iter().flatten().flat_map(Chunk::exposed);
         let freed = lingering.iter().flat_map(|freed| &freed.exposed);
         Ticket::settle(settled, ledger.tickets().chain(exposed).chain(freed));
-        for chunk in chunks.iter_mut().flatten() {
-            chunk.exposed.retain(|ticket| ticket.fate() == Fate::Out);
-        }
+        chunks.iter_mut().flatten().for_each(Chunk::forget_returned);
         lingering.retain_mut(|freed| {
             freed.exposed.retain(|ticket| ticket.fate() == Fate::Out);
             !freed.exposed.is_empty()
@@ -401,7 +237,7 @@ impl Books {
 
     /// Returns the bytes of all chunks, freed ones included that a peer has open.
     fn bytes(&self) -> u64 {
-        let chunks = self.chunks.iter().flatten().map(|chunk| chunk.memory.len());
+        let chunks = self.chunks.iter().flatten().map(|chunk| chunk.memory().len());
         chunks.chain(self.lingering.iter().map(|freed| freed.len)).sum()
     }
 
@@ -413,7 +249,7 @@ impl Books {
     fn take(&mut self, len: u64) -> Option<(Number, Range, u64)> {
         let (number, range) = self.ledger.take(len)?;
         let chunk = self.chunks.get(range.chunk)?.as_ref()?;
-        Some((number, range, chunk.memory.start() + chunk.start() + range.offset))
+        Some((number, range, chunk.memory().start() + chunk.start() + range.offset))
     }
 
     fn add(&mut self, chunk: Chunk, order: Order) {
@@ -434,8 +270,8 @@ impl Books {
             freed.extend(gone);
             is_gone
         });
-        for chunk in freed.iter_mut().filter(|chunk| !chunk.exposed.is_empty()) {
-            let (len, exposed) = (chunk.memory.len(), std::mem::take(&mut chunk.exposed));
+        for chunk in freed.iter_mut().filter(|chunk| !chunk.exposed().is_empty()) {
+            let (len, exposed) = (chunk.memory().len(), chunk.take_exposed());
             lingering.push(Lingering { len, exposed });
         }
         freed
@@ -499,9 +335,9 @@ impl Hold {
     /// Raises the range's word when the work that `stream` has got so far is done.
     fn write_word(&self, books: &mut Books, stream: &Stream) -> Result<()> {
         let chunk = books.chunks[self.range.chunk].as_ref().ok_or(CudaFault::OnHost)?;
-        let word = words::word_of(chunk.memory.len(), self.range.offset);
+        let word = words::word_of(chunk.memory().len(), self.range.offset);
         let value = books.value + 1;
-        stream.write_word(chunk.memory.start() + word, value)?;
+        stream.write_word(chunk.memory().start() + word, value)?;
         books.value = value;
         let _ = self.word.set(value);
         Ok(())
@@ -525,7 +361,7 @@ impl Hold {
         device.driver().check_fork()?;
         let books = store.books();
         let chunk = books.chunks[self.range.chunk].as_ref().ok_or(CudaFault::OnHost)?;
-        chunk.memory.reach_from(device)
+        chunk.memory().reach_from(device)
     }
 
     /// Returns whether a GPU is that of the range.
@@ -610,7 +446,7 @@ impl Hold {
         let order = match store.terms.order() {
             Order::Events => return self.lend_by_events((offset, len), books, here, to),
             Order::Words => GpuOrder::Word {
-                offset: words::word_of(chunk.memory.len(), range.offset),
+                offset: words::word_of(chunk.memory().len(), range.offset),
                 value: word.get().copied().unwrap_or_default(),
             },
             Order::Synchronized => GpuOrder::Synchronized,
