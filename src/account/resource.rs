@@ -26,9 +26,9 @@ pub enum Resource {
     /// Descriptors: of accepted links, of peers whose Hello has not come, of frozen segments, and those that a peer sent
     /// and nobody has taken.
     Descriptors,
-    /// Mappings of a peer's segments.
+    /// Mappings of a peer's segments, and of its allocations of GPUs.
     Mappings,
-    /// Bytes of these mappings.
+    /// Bytes of these mappings. Memory of a GPU that a handle opens counts none.
     MappedBytes,
     /// Bytes of this process's own memory: messages that a receiver set aside for a later call, long messages of which a
     /// reactor or a runtime has copied a part, and writes of a reactor that wait for room.
@@ -75,7 +75,9 @@ impl Resource {
             Self::Descriptors => {
                 "a new link, or a peer whose Hello is not there yet, is refused; a frozen segment ends its link; a descriptor for a message is missing, and the receive of the message fails"
             }
-            Self::Mappings | Self::MappedBytes => "a new link is refused; a segment ends its link",
+            Self::Mappings | Self::MappedBytes => {
+                "a new link is refused; a segment ends its link; a tensor on a GPU is not opened"
+            }
             Self::Memory => {
                 "a receive that would set a message aside, or copy it in slices, fails, and the message stays in the ring; in a reactor the read or the call gets the error instead of the message; a write that would wait ends its link"
             }

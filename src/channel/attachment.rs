@@ -13,6 +13,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::account::{Charge, Resource};
 use crate::channel::extension::ExtensionSlot;
 use crate::channel::hold::Hold;
 use crate::channel::loan_descriptor as pooled;
@@ -113,6 +114,18 @@ impl LentRange {
         self.segment.session.link.control_socket().allocation(number)
     }
 
+    /// Charges the link's account for an allocation of a GPU that this process maps: one mapping of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AccountFull`](crate::ErrorKind::AccountFull)
+    pub(crate) fn charge_mapping(&self, len: u64) -> Result<MappingCharge> {
+        let account = self.segment.session.link.account();
+        let charge = |resource, amount| account.charge(resource, amount);
+        let charges = [charge(Resource::Mappings, 1)?, charge(Resource::MappedBytes, len)?];
+        Ok(MappingCharge { _charges: charges })
+    }
+
     /// Returns the socket of the lender's link.
     pub(crate) fn socket(&self) -> LinkSocket {
         LinkSocket::new(self.segment.session.link.clone())
@@ -133,6 +146,12 @@ impl LentRange {
     pub(crate) fn bytes(&self) -> Bytes<'_> {
         self.segment.segment.mapping().bytes(self.offset, self.len)
     }
+}
+
+/// What an allocation of a GPU costs its lender's account while it is mapped.
+#[derive(Debug)]
+pub struct MappingCharge {
+    _charges: [Charge; 2],
 }
 
 impl Drop for LentRange {

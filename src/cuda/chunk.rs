@@ -1,7 +1,7 @@
 //! An allocation of a pool, or one that a pool adopts: its memory, how other processes get it, and which of them know it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::channel::SharedAllocation;
 use crate::cuda::device::Device;
@@ -11,8 +11,9 @@ use crate::cuda::options::{Export, Order, Terms};
 use crate::cuda::parked::Parked;
 use crate::cuda::sharing;
 use crate::cuda::space::ALIGNMENT;
+use crate::cuda::stream::Stream;
 use crate::cuda::words;
-use crate::error::{CudaFault, Result, TensorFault};
+use crate::error::{CudaFault, Error, Result, TensorFault};
 use crate::tensor::{
     Fate, GpuBorrower, GpuHandle, GpuLoans, GpuOrder, GpuPlace, GpuShared, Ticket,
 };
@@ -29,6 +30,37 @@ pub(super) struct Chunk {
     adopted: Option<Adopted>,
     /// One for each borrower that knows the chunk. It comes back when the borrower has closed it.
     exposed: Vec<Ticket>,
+}
+
+/// The memory of a chunk whose making has failed, and which nobody else knows. To free it may wait.
+pub(super) struct FailedChunk {
+    _memory: HeldMemory,
+    /// The stream that may still write it.
+    writer: Option<Stream>,
+    /// Its length, until it is freed.
+    len: Arc<u64>,
+}
+
+impl FailedChunk {
+    fn new(memory: HeldMemory, writer: Option<Stream>) -> Box<Self> {
+        let len = Arc::new(memory.len());
+        Box::new(Self { _memory: memory, writer, len })
+    }
+
+    /// Returns its length in bytes, which is there until it is freed.
+    pub(super) fn byte_len(&self) -> Weak<u64> {
+        Arc::downgrade(&self.len)
+    }
+}
+
+impl Parked for FailedChunk {
+    fn is_over(&self) -> bool {
+        self.writer.as_ref().is_none_or(Stream::is_over)
+    }
+
+    fn drop_waits(&self) -> bool {
+        true
+    }
 }
 
 /// How other processes get a chunk.
@@ -54,38 +86,51 @@ impl fmt::Debug for Adopted {
 
 impl Chunk {
     /// Allocates and exports `size` bytes.
-    pub(super) fn new(device: &Device, size: u64, terms: &Terms) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`], with what is to be freed, if there is some.
+    pub(super) fn new(
+        device: &Device,
+        size: u64,
+        terms: &Terms,
+    ) -> Result<Self, (Error, Option<Box<FailedChunk>>)> {
+        let nothing = |error| (error, None);
+        let _entered = device.enter().map_err(nothing)?;
         let (memory, name) = match terms.export() {
-            Export::IpcHandle => {
-                let (memory, handle) = Memory::exported(device, size)?;
-                (HeldMemory::Handle(memory), Name::Handle(handle))
-            }
+            Export::IpcHandle => match Memory::exported(device, size) {
+                Ok((memory, handle)) => (HeldMemory::Handle(memory), Name::Handle(handle)),
+                Err((error, memory)) => {
+                    let memory = memory.map(|memory| HeldMemory::Mapping(*memory));
+                    return Err((error, memory.map(|memory| FailedChunk::new(memory, None))));
+                }
+            },
             Export::FileDescriptor => {
-                let (memory, shared) = Memory::announced(device, size)?;
+                let (memory, shared) = Memory::announced(device, size).map_err(nothing)?;
                 (HeldMemory::Mapping(memory), Name::Announced(shared))
             }
         };
         let chunk = Self { memory, name, adopted: None, exposed: Vec::new() };
-        if terms.order() == Order::Words { chunk.clear_words(device) } else { Ok(chunk) }
+        let mut writer = None;
+        match chunk.prepare(device, terms.order(), &mut writer) {
+            Ok(()) => Ok(chunk),
+            Err(error) => Err((error, Some(FailedChunk::new(chunk.memory, writer)))),
+        }
     }
 
-    /// Sets the words of a new chunk to 0 and waits for that. Nobody knows the chunk yet, so no word is awaited before.
-    fn clear_words(self, device: &Device) -> Result<Self> {
+    /// Lets the GPU use a new chunk, sets its words to 0 and waits for that. Nobody knows the chunk yet, so no word is awaited
+    /// before.
+    fn prepare(&self, device: &Device, order: Order, writer: &mut Option<Stream>) -> Result<()> {
+        self.memory.reach_from(device)?;
+        if order != Order::Words {
+            return Ok(());
+        }
         let room = self.room(Order::Words);
         let len = (self.memory.len() - room) as usize;
         let words = Area { start: self.memory.start() + room, len };
-        let own = device.stream()?;
-        words.fill(0, &own)?;
-        match own.synchronize() {
-            Ok(()) => Ok(self),
-            Err(error) => {
-                if !own.wait_to_end() {
-                    // The stream may write it at any time.
-                    std::mem::forget(self);
-                }
-                Err(error)
-            }
-        }
+        let own = writer.insert(device.stream()?);
+        words.fill(0, own)?;
+        own.synchronize()
     }
 
     /// Returns a range of `len` bytes from `start` on of an allocation of another library's.

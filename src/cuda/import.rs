@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::channel::LentRange;
+use crate::channel::{LentRange, MappingCharge};
 use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, EventHandle};
@@ -49,22 +49,25 @@ struct Keeps {
     bytes: Option<Arc<GpuLoan>>,
     /// A region's memory is in use as long as the region.
     lease: Option<Lease>,
+    /// What its lender's account is charged.
+    charge: Option<MappingCharge>,
 }
 
 impl Import {
     /// Returns the allocation of a region, which is in use as long as the region's lease.
     pub(super) fn of_region(memory: Opening<Memory>, lease: Option<Lease>) -> Self {
-        Self::new(HeldMemory::Handle(memory), Keeps { mapping: None, bytes: None, lease })
+        let (mapping, bytes, charge) = (None, None, None);
+        Self::new(HeldMemory::Handle(memory), Keeps { mapping, bytes, lease, charge })
     }
 
     /// Returns a peer's allocation. The loan of its mapping, or that of the bytes of a tensor in it, goes back when it is
-    /// closed.
+    /// closed, and so does what its peer is charged.
     pub(super) fn of_loans(
-        memory: HeldMemory,
+        (memory, charge): (HeldMemory, MappingCharge),
         mapping: Option<LentRange>,
         bytes: Option<Arc<GpuLoan>>,
     ) -> Self {
-        Self::new(memory, Keeps { mapping, bytes, lease: None })
+        Self::new(memory, Keeps { mapping, bytes, lease: None, charge: Some(charge) })
     }
 
     fn new(memory: HeldMemory, keeps: Keeps) -> Self {

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak};
 
-use crate::channel::{LinkSocket, PassedAllocation};
+use crate::channel::{LinkSocket, MappingCharge, PassedAllocation};
 use crate::cuda::device::Device;
 use crate::cuda::import::Import;
 use crate::cuda::lender::Lender;
+use crate::cuda::mapped;
 use crate::cuda::memory::{HeldMemory, Memory, MemoryHandle};
 use crate::cuda::parked::Parked;
 use crate::cuda::returner::{self, Next, Source, Watch, Watched};
-use crate::error::{CudaFault, GpuUuid, Result};
+use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
 use crate::tensor::{GpuHandle, GpuLoan};
 
 /// Allocations that stay open without a view. A peer whose tensors come from more chunks than this pays for
@@ -115,29 +116,39 @@ enum Key {
 
 impl Imports {
     /// Returns the allocation that a tensor lies in, which the work of `device` can use.
+    ///
+    /// What is opened is kept before it is judged, and stays when it is refused: closing it may wait, and the next tensor of it
+    /// finds it open, and is told the same. It is closed as any other one.
     pub(super) fn memory(&self, device: &Device, loan: &Arc<GpuLoan>) -> Result<Arc<Import>> {
+        let import = self.import(device, loan)?;
+        import.memory().holds(loan.place.allocation)?;
+        import.memory().reach_from(device)?;
+        Ok(import)
+    }
+
+    fn import(&self, device: &Device, loan: &Arc<GpuLoan>) -> Result<Arc<Import>> {
         // Dropping this loan tells the owner that this tensor opened nothing. Another loan stands for the open
         // allocation.
         let mapping = loan.take_mapping();
-        let place = &loan.place;
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let Open { now, imports: open, withdrawals, .. } = &mut *memory;
         *now += 1;
-        let key = match place.memory {
-            GpuHandle::Ipc(handle) => Key::Handle(place.device, handle),
+        let key = match loan.place.memory {
+            GpuHandle::Ipc(handle) => Key::Handle(loan.place.device, handle),
             GpuHandle::Announced(_) => Key::Announced(loan.passed().map(|passed| passed.serial())),
         };
         if let Some(known) = open.get_mut(&key) {
             known.last = *now;
-            let memory = known.import.memory();
-            memory.holds(place.allocation)?;
-            memory.reach_from(device)?;
             return Ok(known.import.clone());
         }
         let opened = match open_memory(device, loan) {
             Ok(opened) => opened,
             Err(error) => {
                 loan.put_mapping(mapping);
+                if matches!(error.kind(), ErrorKind::AccountFull { .. }) {
+                    // A later tensor has room when that is closed.
+                    close_oldest(open, 0);
+                }
                 return Err(error);
             }
         };
@@ -146,7 +157,6 @@ impl Imports {
         let is_told = mapping.is_some();
         let bytes = (!is_told).then(|| loan.clone());
         let import = Arc::new(Import::of_loans(opened, mapping, bytes));
-        import.memory().holds(place.allocation)?;
         if !is_told {
             return Ok(import);
         }
@@ -157,12 +167,7 @@ impl Imports {
             withdrawals.get_or_insert_with(|| Withdrawals::new(loan.socket())).be_watched();
         }
         open.insert(key, Known { last: *now, import: import.clone(), passed });
-        let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
-        if idle.clone().count() > IDLE {
-            let oldest = idle.min_by_key(|(_, known)| known.last).map(|(key, _)| *key);
-            // Another thread closes it.
-            oldest.and_then(|key| open.remove(&key));
-        }
+        close_oldest(open, IDLE);
         Ok(import)
     }
 
@@ -173,11 +178,27 @@ impl Imports {
     }
 }
 
-/// Opens or maps the allocation that a tensor lies in. One that is mapped may lie on another GPU.
-fn open_memory(device: &Device, loan: &GpuLoan) -> Result<HeldMemory> {
+/// Closes the allocation without a view that was asked for longest ago, if there are more than `most`. Another thread closes it.
+fn close_oldest(open: &mut HashMap<Key, Known>, most: usize) {
+    let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
+    if idle.clone().count() > most {
+        let oldest = idle.min_by_key(|(_, known)| known.last).map(|(key, _)| *key);
+        oldest.and_then(|key| open.remove(&key));
+    }
+}
+
+/// Opens or maps the allocation that a tensor lies in, and charges its lender. One that is mapped may lie on another GPU.
+fn open_memory(device: &Device, loan: &GpuLoan) -> Result<(HeldMemory, MappingCharge)> {
     match (loan.place.memory, loan.passed()) {
-        (GpuHandle::Ipc(handle), _) => Memory::open(device, handle).map(HeldMemory::Handle),
-        (_, Some(passed)) => Memory::import(device, passed).map(HeldMemory::Mapping),
+        (GpuHandle::Ipc(handle), _) => {
+            let charge = loan.charge_mapping()?;
+            Ok((HeldMemory::Handle(Memory::open(device, handle)?), charge))
+        }
+        (_, Some(passed)) => {
+            mapped::check_claim(device, passed)?;
+            let charge = loan.charge_mapping()?;
+            Ok((HeldMemory::Mapping(Memory::import(device, passed)?), charge))
+        }
         // A loan without the allocation that its place names does not come about.
         (_, None) => Err(CudaFault::NotAllocation.into()),
     }

@@ -7,12 +7,16 @@
 //! ```
 //!
 //! An allocation lives as long as a handle, a mapping or a descriptor of it in any process.
+//!
+//! 1. `cuMemUnmap` may wait for all work on the GPU. So nothing fails here once an allocation is mapped: what is asked of it then
+//!    belongs to [`Mapped::reach_from`], whose caller keeps the mapping, whatever comes of it.
+//! 2. Addresses and a handle to which nothing is mapped go back at once. No work of a GPU has ever used them.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
@@ -180,14 +184,19 @@ impl Drop for Handle {
     }
 }
 
-/// An allocation that is mapped in this process, for its own GPU to read and write, and for those others that are to.
+/// An allocation that is mapped in this process, for the GPUs that [reach](Self::reach_from) it.
 pub(super) struct Mapped {
+    /// The GPU that has mapped it. It may not be its own.
     device: Device,
     start: CUdeviceptr,
     len: u64,
     is_mapped: bool,
-    /// Those others. They keep their access until it is unmapped.
-    others: Mutex<Vec<Device>>,
+    /// Its own GPU, as its owner says.
+    said: GpuUuid,
+    /// Its own GPU, once the driver has said the same.
+    home: OnceLock<Device>,
+    /// Those that have access. They keep it until it is unmapped.
+    users: Mutex<Vec<Device>>,
 }
 
 impl Mapped {
@@ -195,52 +204,38 @@ impl Mapped {
     pub(super) fn new(device: &Device, len: u64) -> Result<(Self, OwnedFd)> {
         let _entered = device.enter()?;
         let handle = Handle::new(device, len)?;
-        let mapped = Self::map(&handle, len)?;
-        mapped.give_access(device)?;
-        Ok((mapped, handle.export()?))
+        let fd = handle.export()?;
+        let mapped = Self::map(&handle, len, device.uuid())?;
+        let _ = mapped.home.set(device.clone());
+        Ok((mapped, fd))
     }
 
-    /// Maps a peer's allocation, as long as the peer says, for `reader` to use. It may lie on another GPU, which gets a context
-    /// when the driver has said that it does.
+    /// Maps a peer's allocation, as long as the peer says, for `reader` to [reach](Self::reach_from). It may lie on another GPU.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::NotAllocation`], [`CudaFault::WrongDevice`], [`CudaFault::ShortAllocation`], [`CudaFault::HiddenDevice`],
-    /// [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    /// [`CudaFault::NotAllocation`], [`CudaFault::ShortAllocation`], [`CudaFault::Driver`].
     pub(super) fn import(reader: &Device, passed: &PassedAllocation) -> Result<Self> {
-        let (short, said) = (CudaFault::ShortAllocation { claimed: passed.len() }, passed.device());
-        if passed.len() > reader.memory_in_reach(said)? {
-            // No allocation of the GPU is so long, and this process may have no addresses for one.
-            return Err(short.into());
-        }
         let _entered = reader.enter()?;
         let handle = Handle::import(reader, passed)?;
-        let mut mapped = Self::map(&handle, passed.len()).map_err(|error| {
+        Self::map(&handle, passed.len(), passed.device()).map_err(|error| {
             // Its length is the only argument that is the peer's.
             let is_short = matches!(error.kind(),
                 ErrorKind::Cuda(CudaFault::Driver { call: MAP, code, .. }) if is_refusal(*code));
+            let short = CudaFault::ShortAllocation { claimed: passed.len() };
             if is_short { because(short, error) } else { error }
-        })?;
-        if !lies_on((reader, said), mapped.start)? {
-            return Err(CudaFault::WrongDevice { said }.into());
-        }
-        let home = reader.peer(said)?;
-        let _entered = home.enter()?;
-        mapped.device = home.clone();
-        mapped.give_access(&home)?;
-        mapped.reach_from(reader)?;
-        Ok(mapped)
+        })
     }
 
-    fn map(handle: &Handle, len: u64) -> Result<Self> {
+    fn map(handle: &Handle, len: u64, said: GpuUuid) -> Result<Self> {
         let (driver, size) = (handle.device.driver(), len as usize);
         let mut start = 0;
         // SAFETY: `start` has room for an address.
         let code = unsafe { (driver.calls.cuMemAddressReserve)(&mut start, size, 0, 0, 0) };
         driver.check("cuMemAddressReserve", code)?;
         // From here on dropping it gives the addresses back.
-        let (device, others) = (handle.device.clone(), Mutex::default());
-        let mut mapped = Self { device, start, len, is_mapped: false, others };
+        let (device, home, users) = (handle.device.clone(), OnceLock::new(), Mutex::default());
+        let mut mapped = Self { device, start, len, is_mapped: false, said, home, users };
         // SAFETY: the addresses are reserved for this alone, and the handle lives.
         let code = unsafe { (driver.calls.cuMemMap)(start, size, 0, handle.raw, 0) };
         driver.check(MAP, code)?;
@@ -248,32 +243,52 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Lets another GPU read and write it, unless it may.
+    /// Lets a GPU read and write it, unless it may. Its own GPU may do so from then on, too, and gets a context if the driver says
+    /// that the allocation lies there. A later call asks anew for what this one was refused.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    /// [`CudaFault::WrongDevice`], [`CudaFault::HiddenDevice`], [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
     pub(super) fn reach_from(&self, device: &Device) -> Result<()> {
-        if device.is(&self.device) {
-            return Ok(());
-        }
         // The lock lasts until the access is given, so it is given once.
-        let mut others = self.others();
-        if others.iter().any(|other| other.is(device)) {
+        let mut users = self.users();
+        let may_use = |users: &[Device], device: &Device| users.iter().any(|user| user.is(device));
+        if may_use(&users, device) {
             return Ok(());
         }
-        if !device.can_access(&self.device)? {
-            let (is, asked) = (self.device.uuid(), device.uuid());
+        let home = self.home()?;
+        let _entered = home.enter()?;
+        if !may_use(&users, home) {
+            self.give_access(home)?;
+            users.push(home.clone());
+        }
+        if device.is(home) {
+            return Ok(());
+        }
+        if !device.can_access(home)? {
+            let (is, asked) = (home.uuid(), device.uuid());
             return Err(CudaFault::NoPeerAccess { is, asked }.into());
         }
-        let _entered = self.device.enter()?;
         self.give_access(device)?;
-        others.push(device.clone());
+        users.push(device.clone());
         Ok(())
     }
 
-    fn others(&self) -> MutexGuard<'_, Vec<Device>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns its own GPU.
+    fn home(&self) -> Result<&Device> {
+        if let Some(home) = self.home.get() {
+            return Ok(home);
+        }
+        let _entered = self.device.enter()?;
+        if !lies_on((&self.device, self.said), self.start)? {
+            return Err(CudaFault::WrongDevice { said: self.said }.into());
+        }
+        let home = self.device.peer(self.said)?;
+        Ok(self.home.get_or_init(|| home))
+    }
+
+    fn users(&self) -> MutexGuard<'_, Vec<Device>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a GPU read and write it. The driver leaves the access of others as it is.
@@ -287,7 +302,7 @@ impl Mapped {
         driver.check("cuMemSetAccess", code)
     }
 
-    /// Returns its GPU.
+    /// Returns the GPU that has mapped it.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
@@ -296,6 +311,20 @@ impl Mapped {
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start
     }
+}
+
+/// Checks that the GPU on which a peer's allocation is said to lie is one whose memory `reader` can use, and has as many bytes:
+/// this process may have no addresses for more.
+///
+/// # Errors
+///
+/// [`CudaFault::ShortAllocation`], [`CudaFault::HiddenDevice`], [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+pub(super) fn check_claim(reader: &Device, passed: &PassedAllocation) -> Result<()> {
+    let claimed = passed.len();
+    if claimed > reader.memory_in_reach(passed.device())? {
+        return Err(CudaFault::ShortAllocation { claimed }.into());
+    }
+    Ok(())
 }
 
 /// Returns whether the memory at a mapped address lies on the GPU of this UUID. The driver tells the GPU's number in this
@@ -315,18 +344,19 @@ const MAP: &str = "cuMemMap";
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        let Some(_entered) = self.device.enter_to_end() else { return };
-        let (calls, size) = (&self.device.driver().calls, self.len as usize);
+        let device = self.home.get().unwrap_or(&self.device);
+        let Some(_entered) = device.enter_to_end() else { return };
+        let (calls, size) = (&device.driver().calls, self.len as usize);
         if self.is_mapped {
             // SAFETY: it was mapped once. Nobody uses it after this: views and loans of it keep it.
             let code = unsafe { (calls.cuMemUnmap)(self.start, size) };
             if code != 0 {
-                return self.device.ended("cuMemUnmap", code);
+                return device.ended("cuMemUnmap", code);
             }
         }
         // SAFETY: the addresses were reserved once, and nothing is mapped there.
         let code = unsafe { (calls.cuMemAddressFree)(self.start, size) };
-        self.device.ended("cuMemAddressFree", code);
+        device.ended("cuMemAddressFree", code);
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
@@ -35,6 +35,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The handle of an allocation, for other processes.
 pub(super) type MemoryHandle = [u8; 64];
 
+/// An allocation of this process, and its handle.
+pub(super) type Exported = (Opening<Memory>, MemoryHandle);
+
 /// The allocations that this process has open, and its own that others may open.
 static OPEN: PerGpu<Table<Memory>> = PerGpu::new();
 
@@ -42,7 +45,8 @@ static OPEN: PerGpu<Table<Memory>> = PerGpu::new();
 pub(super) struct Memory {
     device: Device,
     start: CUdeviceptr,
-    len: u64,
+    /// In bytes. Empty: the driver was not asked yet.
+    len: OnceLock<u64>,
     origin: Origin,
 }
 
@@ -86,20 +90,33 @@ impl Memory {
         // SAFETY: `start` has room for an address, and the device's context is current.
         let code = unsafe { (driver.calls.cuMemAlloc_v2)(&mut start, len as usize) };
         driver.check("cuMemAlloc_v2", code)?;
-        Ok(Self { device: device.clone(), start, len, origin: Origin::Allocated })
+        Ok(Self { device: device.clone(), start, len: len.into(), origin: Origin::Allocated })
     }
 
     /// Allocates `len` bytes, a multiple of [`PAGE`], for this process and others. Returns their handle, too.
-    pub(super) fn exported(device: &Device, len: u64) -> Result<(Opening<Self>, MemoryHandle)> {
-        let _entered = device.enter()?;
-        let memory = Self::new(device, len)?;
-        let handle = memory.export()?;
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`], with the memory that is to be freed, if there is some: that may wait.
+    pub(super) fn exported(
+        device: &Device,
+        len: u64,
+    ) -> Result<Exported, (Error, Option<Box<Self>>)> {
+        let _entered = device.enter().map_err(|error| (error, None))?;
+        let memory = Self::new(device, len).map_err(|error| (error, None))?;
+        let handle = match memory.export() {
+            Ok(handle) => handle,
+            Err(error) => return Err((error, Some(Box::new(memory)))),
+        };
         // A receiver in this process uses the memory itself.
-        let memory = OPEN.of(device).get(handle, || Ok(memory))?;
-        Ok((memory, handle))
+        let mut memory = Some(memory);
+        let taken = || Ok(memory.take().expect("asked once"));
+        let opened = OPEN.of(device).get(handle, taken);
+        opened.map(|opening| (opening, handle)).map_err(|error| (error, memory.map(Box::new)))
     }
 
-    /// Allocates at least `len` bytes, for this process and others. Returns their descriptor, too.
+    /// Allocates at least `len` bytes, for this process and others. Returns their descriptor, too. The GPU may use them when it
+    /// [reaches](Self::reach_from) them.
     pub(super) fn announced(device: &Device, len: u64) -> Result<(Self, Arc<SharedAllocation>)> {
         let _entered = device.enter()?;
         let granularity = mapped::granularity(device)?.max(PAGE);
@@ -109,7 +126,8 @@ impl Memory {
         Ok((Self::of(mapped, len), Arc::new(shared)))
     }
 
-    /// Maps the allocation behind a peer's descriptor for `reader`, which may be another GPU than the allocation's.
+    /// Maps the allocation behind a peer's descriptor for `reader` to [reach](Self::reach_from), which may be another GPU than the
+    /// allocation's.
     ///
     /// # Errors
     ///
@@ -123,10 +141,7 @@ impl Memory {
     /// # Errors
     ///
     /// [`CudaFault::NotExportable`], with the driver's error as its source; [`CudaFault::Driver`].
-    pub(super) fn adopted(
-        device: &Device,
-        at: CUdeviceptr,
-    ) -> Result<(Opening<Self>, MemoryHandle)> {
+    pub(super) fn adopted(device: &Device, at: CUdeviceptr) -> Result<Exported> {
         let why = "it is no allocation of cuMemAlloc, and none of cuMemCreate";
         let refused = |error: Error| match error.kind() {
             ErrorKind::Cuda(CudaFault::Driver { code, .. }) if is_refusal(*code) => {
@@ -140,7 +155,7 @@ impl Memory {
         let code = unsafe { (driver.calls.cuMemGetAddressRange_v2)(&mut start, &mut len, at) };
         driver.check("cuMemGetAddressRange_v2", code).map_err(refused)?;
         let (device, len) = (device.clone(), len as u64);
-        let memory = Self { device: device.clone(), start, len, origin: Origin::Adopted };
+        let memory = Self::adopted_mapping(&device, start, len);
         let handle = memory.export().map_err(refused)?;
         // A receiver in this process uses the memory itself.
         let memory = OPEN.of(&device).get(handle, || Ok(memory))?;
@@ -149,12 +164,12 @@ impl Memory {
 
     /// Returns the mapping of another library.
     pub(super) fn adopted_mapping(device: &Device, start: CUdeviceptr, len: u64) -> Self {
-        Self { device: device.clone(), start, len, origin: Origin::Adopted }
+        Self { device: device.clone(), start, len: len.into(), origin: Origin::Adopted }
     }
 
     fn of(mapped: Mapped, len: u64) -> Self {
         let (device, start) = (mapped.device().clone(), mapped.start());
-        Self { device, start, len, origin: Origin::Mapped { mapped } }
+        Self { device, start, len: len.into(), origin: Origin::Mapped { mapped } }
     }
 
     /// Opens another process's allocation, unless it is open. In the process that loaded the driver.
@@ -174,11 +189,8 @@ impl Memory {
         // SAFETY: `start` has room for an address. The driver checks the handle.
         let code = unsafe { (driver.calls.cuIpcOpenMemHandle_v2)(&mut start, named, flags) };
         driver.check("cuIpcOpenMemHandle_v2", code)?;
-        // From here on dropping it closes it.
-        let origin = Origin::Opened;
-        let mut memory = Self { device: device.clone(), start, len: 0, origin };
-        memory.len = memory.measure()?;
-        Ok(memory)
+        // From here on dropping it closes it, which may wait. So it is measured when its caller keeps it.
+        Ok(Self { device: device.clone(), start, len: OnceLock::new(), origin: Origin::Opened })
     }
 
     /// Returns the handle for other processes.
@@ -203,20 +215,30 @@ impl Memory {
     }
 
     /// Checks that the allocation has as many bytes.
-    pub(super) fn holds(&self, claimed: u64) -> Result<()> {
-        let len = self.len;
-        if claimed > len { Err(CudaFault::Allocation { len, claimed }.into()) } else { Ok(()) }
-    }
-
-    /// Lets another GPU use it. In the process that loaded the driver.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::OneDevice`]: it is no mapping of this process's. [`CudaFault::NoPeerAccess`], [`CudaFault::Driver`].
+    /// [`CudaFault::Allocation`], [`CudaFault::Driver`].
+    pub(super) fn holds(&self, claimed: u64) -> Result<()> {
+        let len = match self.len.get() {
+            Some(len) => *len,
+            None => {
+                let measured = self.measure()?;
+                *self.len.get_or_init(|| measured)
+            }
+        };
+        if claimed > len { Err(CudaFault::Allocation { len, claimed }.into()) } else { Ok(()) }
+    }
+
+    /// Lets a GPU use it. In the process that loaded the driver.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::OneDevice`]: it lies on another GPU, and is no mapping of this process's. As [`Mapped::reach_from`].
     pub(super) fn reach_from(&self, device: &Device) -> Result<()> {
         match &self.origin {
-            _ if device.is(&self.device) => Ok(()),
             Origin::Mapped { mapped } => mapped.reach_from(device),
+            _ if device.is(&self.device) => Ok(()),
             Origin::Allocated | Origin::Opened | Origin::Adopted => {
                 Err(CudaFault::OneDevice { is: self.device.uuid(), asked: device.uuid() }.into())
             }
@@ -228,14 +250,17 @@ impl Memory {
         self.start
     }
 
-    /// Returns its length in bytes.
+    /// Returns its length in bytes: 0 for a peer's that nobody has [measured](Self::holds).
     pub(super) fn len(&self) -> u64 {
-        self.len
+        self.len.get().copied().unwrap_or_default()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if matches!(self.origin, Origin::Mapped { .. } | Origin::Adopted) {
+            return;
+        }
         let Some(_entered) = self.device.enter_to_end() else { return };
         let calls = &self.device.driver().calls;
         let (call, code) = match self.origin {
@@ -255,7 +280,7 @@ impl Drop for Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("Memory").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::cuda::chunk::{Chunk, PLACE};
@@ -42,6 +42,8 @@ struct Books {
     chunks: Vec<Option<Chunk>>,
     /// Freed chunks that peers have open.
     lingering: Vec<Lingering>,
+    /// The lengths of chunks whose making has failed, until they are freed.
+    failed: Vec<Weak<u64>>,
     /// Bytes of chunks that are being made.
     coming: u64,
     /// The last value of a word.
@@ -63,8 +65,9 @@ fn free(chunks: Vec<Chunk>) {
 
 impl Store {
     pub(super) fn new(device: &Device, terms: Terms) -> Self {
-        let (ledger, chunks, lingering) = (Ledger::new(), Vec::new(), Vec::new());
-        let books = Books { ledger, chunks, lingering, coming: 0, value: 0 };
+        let (ledger, chunks) = (Ledger::new(), Vec::new());
+        let (lingering, failed) = (Vec::new(), Vec::new());
+        let books = Books { ledger, chunks, lingering, failed, coming: 0, value: 0 };
         let (books, made) = (Mutex::new(books), Condvar::new());
         Self { device: device.clone(), terms, books, made }
     }
@@ -95,7 +98,7 @@ impl Store {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes of all chunks, freed ones included that a peer has open.
+    /// Returns the bytes of all chunks, with those of freed ones that a peer has open, and of failed ones that are not freed yet.
     pub(super) fn used(&self) -> Result<u64> {
         self.device.driver().check_fork()?;
         Ok(self.books().bytes())
@@ -184,8 +187,18 @@ impl Store {
         self.make(needed)
     }
 
+    /// Makes a chunk. What is left of one that fails is freed by a thread that may wait.
     fn make(&self, size: u64) -> Result<Chunk> {
-        Chunk::new(&self.device, size, &self.terms)
+        Chunk::new(&self.device, size, &self.terms).map_err(|(error, failed)| {
+            if let Some(failed) = failed {
+                let mut books = self.books();
+                books.failed.retain(|len| len.strong_count() > 0);
+                books.failed.push(failed.byte_len());
+                drop(books);
+                closer::close(*failed);
+            }
+            error
+        })
     }
 
     fn room(&self, books: &Books) -> u64 {
@@ -235,10 +248,11 @@ impl Books {
         });
     }
 
-    /// Returns the bytes of all chunks, freed ones included that a peer has open.
+    /// Returns the bytes of all chunks, with those of freed ones that a peer has open, and of failed ones that are not freed yet.
     fn bytes(&self) -> u64 {
         let chunks = self.chunks.iter().flatten().map(|chunk| chunk.memory().len());
-        chunks.chain(self.lingering.iter().map(|freed| freed.len)).sum()
+        let failed = self.failed.iter().filter_map(Weak::upgrade).map(|len| *len);
+        chunks.chain(self.lingering.iter().map(|freed| freed.len)).chain(failed).sum()
     }
 
     /// Returns the bytes of all chunks, those included that are being made.

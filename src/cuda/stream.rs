@@ -226,6 +226,12 @@ impl Stream {
         refused.is_err_and(|error| matches!(error.kind(), ErrorKind::Cuda(CudaFault::Capturing)))
     }
 
+    /// Returns whether the work that the stream has got so far is done, or no work of this process is left. An error that says
+    /// nothing of it is no answer.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_idle().unwrap_or_else(|error| ends_work(&error))
+    }
+
     /// Waits until the work that the stream has got so far is done. Returns `false` if the driver cannot tell.
     pub(super) fn wait_to_end(&self) -> bool {
         // The error may belong to other work and say nothing of this one. The driver is asked once more.

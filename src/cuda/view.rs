@@ -87,6 +87,7 @@ impl Device {
     ///   is one of another GPU than the peer says. [`CudaFault::ShortAllocation`]: it is shorter than the peer
     ///   says.
     /// - [`CudaFault::NoWords`]: the peer orders its work by words, which this GPU's streams cannot wait for.
+    /// - [`ErrorKind::AccountFull`]: the peer has too many allocations mapped here, or too long ones.
     /// - [`CudaFault::OtherNamespace`]: the driver cannot open it, and the peer lives in another container.
     /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]: the stream belongs to another GPU or is being
     ///   captured.

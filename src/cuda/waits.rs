@@ -11,6 +11,8 @@
 //!    behind that call. It may come before a later call of the same drop, which then waits for the word. Memory has one call
 //!    that waits for the GPU, with short ones before it (events) and behind it (addresses, the allocation's handle). The owner of
 //!    adopted memory is a user's code: if it frees memory of the GPU later than that, nothing keeps a word from coming before.
+//! 3. Addresses and handles to which nothing was ever mapped are no memory that a GPU has used. They go back at once, on the thread
+//!    of the call that fails.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::{
-    ExtensionSlot, LentRange, LinkSocket, PassedAllocation, Sender, SharedAllocation,
+    ExtensionSlot, LentRange, LinkSocket, MappingCharge, PassedAllocation, Sender, SharedAllocation,
 };
 use crate::error::{Error, Fault, GpuUuid, Result, TensorFault};
 use crate::handshake::has_ended;
@@ -579,6 +579,17 @@ impl GpuLoan {
     /// Returns the first namespace of these that this process and the lender do not share.
     pub fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
         self.held.bytes.lender().other_namespace(of)
+    }
+
+    /// Charges the lender for an allocation that this process maps, of as many bytes as the driver gets addresses for. Memory that
+    /// a handle opens has no more of them than the GPU has memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AccountFull`](crate::ErrorKind::AccountFull)
+    pub fn charge_mapping(&self) -> Result<MappingCharge> {
+        let len = self.passed.as_ref().map_or(0, |passed| passed.len());
+        self.held.bytes.charge_mapping(len)
     }
 
     /// Takes the loan of the mapping, once. Dropping it tells the owner that the mapping is closed.

@@ -9,6 +9,7 @@ mod descriptors;
 mod dlpack;
 mod errors;
 mod exchange;
+mod failed;
 mod fake;
 mod fake_misuse;
 mod forged;

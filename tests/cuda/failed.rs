@@ -1,0 +1,292 @@
+//! What a call leaves that fails: it is freed when that holds up nobody, it counts until then, and there is no end of peers that
+//! lie.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use slipring::cuda::{Device, GpuView, Stream};
+use slipring::error::CudaFault;
+use slipring::options::Resource;
+use slipring::tensor::{GpuOrder, GpuPlace};
+use slipring::{Connection, Error, ErrorKind, Options};
+
+use crate::errors::{description, post};
+use crate::forged::{TWO, allocate, announce, place};
+use crate::support::cuda_driver as driver;
+use crate::support::fake_cuda::{Call, FakeCuda, Kind};
+use crate::support::gpus::{
+    Two, alone, cuda_fault, device, driver_fault, hear_out, is_closed, pool_options, recv,
+};
+use crate::support::raw::{Lent, RawPeer, allocation_packet, withdraw_packet};
+use crate::support::{Stage, soon, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+/// Enough for a thread that does not wait to come through.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+/// A stream that waits for a word of a peer that lives, which nobody writes until it is told to go on.
+struct Unwritten {
+    view: GpuView,
+}
+
+impl Unwritten {
+    const VALUE: u64 = 1 << 40;
+    const WORD: u64 = 4096;
+
+    /// The first allocation of a peer.
+    fn new(device: &Device, stream: &Stream, link: &mut Connection, peer: &mut RawPeer) -> Self {
+        let (uuid, number) = (device.uuid(), u64::MAX);
+        let packet = allocation_packet(number, 2 * MIB, uuid.0);
+        announce(peer, &packet, &[allocate(device.ordinal() as i32, 2 << 20)]);
+        let order = GpuOrder::Word { offset: Self::WORD, value: Self::VALUE };
+        let two = TWO.map(|lent| Lent { slot: lent.slot + 2, ..lent });
+        let unwritten = GpuPlace { order, ..place(uuid, number, 2 * MIB) };
+        post(peer, &two, &description(&unwritten));
+        let view = device.open(&recv(link), stream).unwrap();
+        assert!(!stream.is_idle().unwrap());
+        Self { view }
+    }
+
+    fn write(self) {
+        let stream = self.view.stream();
+        let other = stream.device().stream().unwrap();
+        let at = self.view.device_ptr() + Self::WORD;
+        driver::begin(stream.device().ordinal() as i32);
+        let raw = other.as_raw() as usize;
+        assert_eq!(driver::cuStreamWriteValue64_v2(raw, at, Self::VALUE, 0), 0);
+        stream.synchronize_deadline(soon()).unwrap();
+    }
+}
+
+/// Opens 64 bytes of an allocation of a peer, twice. Returns the two errors.
+fn refused(
+    (device, stream): (&Device, &Stream),
+    (link, peer): (&mut Connection, &mut RawPeer),
+    (number, fd): (u64, OwnedFd),
+) -> [Error; 2] {
+    let uuid = device.uuid();
+    announce(peer, &allocation_packet(number, 2 * MIB, uuid.0), &[fd]);
+    post(peer, &TWO, &description(&place(uuid, number, 2 * MIB)));
+    let tensor = recv(link);
+    let errors = [(); 2].map(|()| device.open(&tensor, stream).unwrap_err());
+    drop(tensor);
+    announce(peer, &withdraw_packet(number), &[]);
+    errors
+}
+
+/// The most allocations that were mapped at one time.
+fn most_mapped(trace: &[Call]) -> usize {
+    let (mut now, mut most) = (0, 0);
+    for call in trace.iter().filter(|call| call.code == 0) {
+        match call.name.as_str() {
+            "cuMemMap" => now += 1,
+            "cuMemUnmap" => now -= 1,
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    most
+}
+
+#[test]
+fn a_peer_that_never_writes_its_word_and_lies_on_is_refused_by_its_account_and_all_is_unmapped() {
+    const TEST: &str = "a_peer_that_never_writes_its_word_and_lies_on_is_refused_by_its_account_and_all_is_unmapped";
+    const MAPPINGS: u64 = 96;
+    const LIES: u64 = 2000;
+    // A free holds up every call of the driver until all streams are done.
+    let cuda = FakeCuda::new().devices(2).locked();
+    if !cuda.tells(TEST) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        let device = device();
+        let [waiting, stream] = [(); 2].map(|()| device.stream().unwrap());
+        let limits = [(Resource::Mappings, MAPPINGS), (Resource::MappedBytes, MAPPINGS * 2 * MIB)];
+        for (resource, limit) in limits {
+            let mut stage = Stage::new(Options::new().link_limit(resource, limit));
+            let (mut link, mut peer) = stage.link();
+            peer.send_segment(1, 1 << 20);
+            let unwritten = Unwritten::new(&device, &waiting, &mut link, &mut peer);
+            let said = device.uuid();
+            let wrong =
+                |error: &Error| *error.kind() == ErrorKind::Cuda(CudaFault::WrongDevice { said });
+            let full = |error: &Error| {
+                matches!(error.kind(), ErrorKind::AccountFull { account: "link", .. })
+            };
+            let mut first = None;
+            for number in 0..LIES {
+                let fd = allocate(1, 2 << 20);
+                let errors = refused((&device, &stream), (&mut link, &mut peer), (number, fd));
+                if first.is_none() && errors.iter().any(full) {
+                    first = Some(number);
+                }
+                let is_full = first.is_some();
+                let all = errors.iter().all(if is_full {
+                    &full as &dyn Fn(&Error) -> bool
+                } else {
+                    &wrong
+                });
+                assert!(all, "{number}: {errors:?}");
+            }
+            assert!(first.is_some_and(|first| first > MAPPINGS / 2), "{first:?}");
+            // Other peers are not disturbed.
+            let (mut other, mut honest) = stage.link();
+            honest.send_segment(1, 1 << 20);
+            let packet = allocation_packet(0, 2 * MIB, said.0);
+            announce(&mut honest, &packet, &[allocate(0, 2 << 20)]);
+            post(&mut honest, &TWO, &description(&place(said, 0, 2 * MIB)));
+            assert_eq!(device.to_host(&recv(&mut other), &stream).unwrap().byte_len(), 64);
+            stage.is_undisturbed();
+            unwritten.write();
+            // The peer is told of what was closed, and can be read again.
+            wait_until("there is room", || device.trim().unwrap() == 0);
+            announce(&mut peer, &allocation_packet(LIES, 2 * MIB, said.0), &[allocate(0, 2 << 20)]);
+            post(&mut peer, &TWO, &description(&place(said, LIES, 2 * MIB)));
+            assert_eq!(device.to_host(&recv(&mut link), &stream).unwrap().byte_len(), 64);
+            drop((link, peer, other, honest));
+            is_closed(&device);
+        }
+    });
+    cuda.was_used_well();
+    let most = most_mapped(&cuda.trace());
+    assert!(most as u64 <= MAPPINGS + 2, "{most} mappings at one time");
+}
+
+#[test]
+fn an_open_that_fails_while_a_word_is_awaited_unmaps_nothing_and_a_later_one_goes_on() {
+    const TEST: &str =
+        "an_open_that_fails_while_a_word_is_awaited_unmaps_nothing_and_a_later_one_goes_on";
+    // The first one is the allocation's with the word.
+    for plan in ["cuPointerGetAttribute:999:2", "cuMemSetAccess:999:2"] {
+        let cuda = FakeCuda::new().locked().fail(plan);
+        if !cuda.tells(TEST) {
+            return;
+        }
+        alone(TEST, &cuda, || {
+            let device = device();
+            let [waiting, stream] = [(); 2].map(|()| device.stream().unwrap());
+            let mut stage = Stage::new(Options::new());
+            let (mut link, mut peer) = stage.link();
+            peer.send_segment(1, 1 << 20);
+            let unwritten = Unwritten::new(&device, &waiting, &mut link, &mut peer);
+            let uuid = device.uuid();
+            announce(&mut peer, &allocation_packet(0, 2 * MIB, uuid.0), &[allocate(0, 2 << 20)]);
+            post(&mut peer, &TWO, &description(&place(uuid, 0, 2 * MIB)));
+            let tensor = recv(&mut link);
+            assert_eq!(driver_fault(device.open(&tensor, &stream)).1, 999);
+            assert_eq!(device.to_host(&tensor, &stream).unwrap().byte_len(), 64);
+            unwritten.write();
+            drop((tensor, link, peer));
+            is_closed(&device);
+        });
+        cuda.was_used_well();
+        // That with the word, and the other one, once.
+        let maps = |call: &&Call| call.name == "cuMemMap";
+        assert_eq!(cuda.trace().iter().filter(maps).count(), 2, "{plan}");
+    }
+}
+
+#[test]
+fn a_chunk_whose_making_fails_while_a_word_is_awaited_counts_until_it_is_freed() {
+    const TEST: &str =
+        "a_chunk_whose_making_fails_while_a_word_is_awaited_counts_until_it_is_freed";
+    // The allocation with the word comes before.
+    let plans = [
+        (Kind::Handles, "cuIpcGetMemHandle:999"),
+        (Kind::Words, "cuMemSetAccess:999:2"),
+        (Kind::Words, "cuMemsetD8Async:999"),
+        (Kind::Words, "cuStreamSynchronize:999"),
+    ];
+    for (kind, plan) in plans {
+        let cuda = FakeCuda::new().locked().of_kind(kind).fail(plan);
+        if !cuda.tells(TEST) {
+            return;
+        }
+        alone(TEST, &cuda, || {
+            let device = device();
+            let [waiting, stream] = [(); 2].map(|()| device.stream().unwrap());
+            let mut stage = Stage::new(Options::new());
+            let (mut link, mut peer) = stage.link();
+            peer.send_segment(1, 1 << 20);
+            let unwritten = Unwritten::new(&device, &waiting, &mut link, &mut peer);
+            let pool = device.pool_with(pool_options().chunk(2 << 20).quota(3 << 20)).unwrap();
+            assert_eq!(driver_fault(pool.alloc::<u8>([64], &stream)).1, 999);
+            std::thread::sleep(A_WHILE);
+            assert_eq!(pool.bytes().unwrap(), 2 * MIB);
+            let refused = cuda_fault(pool.alloc::<u8>([64], &stream));
+            assert!(matches!(refused, CudaFault::Exhausted { used, .. } if used == 2 * MIB));
+            // A question for the word counts while it is under way.
+            wait_until("the chunk is to be freed", || device.trim().unwrap() == 1);
+            unwritten.write();
+            wait_until("it is freed", || pool.bytes().unwrap() == 0);
+            drop(pool.alloc::<u8>([64], &stream).unwrap());
+            drop((pool, link, peer));
+            is_closed(&device);
+        });
+        cuda.was_used_well();
+    }
+}
+
+#[test]
+fn what_a_call_leaves_that_fails_is_freed_by_the_thread_that_frees() {
+    const TEST: &str = "what_a_call_leaves_that_fails_is_freed_by_the_thread_that_frees";
+    // The kind of the pool, the call that fails, and the one that may wait and gives back what was made before.
+    let owner = [
+        (Kind::Handles, "cuIpcGetMemHandle:999", "cuMemFree_v2"),
+        (Kind::Words, "cuMemSetAccess:999", "cuMemUnmap"),
+        (Kind::Words, "cuMemsetD8Async:999", "cuMemUnmap"),
+        (Kind::Words, "cuStreamSynchronize:999", "cuMemUnmap"),
+    ];
+    let borrower = [
+        (Kind::Handles, "cuMemGetAddressRange_v2:999", "cuIpcCloseMemHandle"),
+        (Kind::Words, "cuPointerGetAttribute:999", "cuMemUnmap"),
+        (Kind::Words, "cuMemSetAccess:999", "cuMemUnmap"),
+    ];
+    let sides = owner.map(|plan| (true, plan)).into_iter();
+    for (is_owner, (kind, plan, end)) in sides.chain(borrower.map(|plan| (false, plan))) {
+        let cuda = FakeCuda::new().of_kind(kind);
+        if !cuda.tells(TEST) {
+            return;
+        }
+        let fails = cuda.clone().fail(plan);
+        let (near, far) = if is_owner { (&fails, &cuda) } else { (&cuda, &fails) };
+        let two = Two::start_with(
+            TEST,
+            [near, far],
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                let pool = device.pool_with(pool_options()).unwrap();
+                match pool.alloc::<u8>([64], &stream) {
+                    Ok(draft) => link.send_tensor(draft.share().unwrap()).unwrap(),
+                    Err(error) => assert!(matches!(error.kind(), ErrorKind::Cuda(_)), "{error}"),
+                }
+                // Nothing keeps the rest from being freed by then.
+                is_closed(&device);
+                link.send(b"it has failed, or is sent").unwrap();
+                hear_out(&mut link);
+            },
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                let next = link.receiver().recv_tensor_deadline(soon());
+                if let Ok(tensor) = next {
+                    let error = device.open(&tensor.unwrap(), &stream).unwrap_err();
+                    assert!(matches!(error.kind(), ErrorKind::Cuda(_)), "{error}");
+                }
+                link.close().unwrap();
+                is_closed(&device);
+            },
+        );
+        two.succeed();
+        cuda.was_used_well();
+        let trace = cuda.trace();
+        let failed = plan.split(':').next().unwrap();
+        let at = trace.iter().position(|call| call.name == failed && call.code != 0).unwrap();
+        let given_back =
+            trace[at..].iter().find(|call| call.name == end && call.process == trace[at].process);
+        let given_back = given_back.unwrap_or_else(|| panic!("{plan}: no {end}"));
+        assert_ne!(given_back.thread, trace[at].thread, "{plan}: the caller calls {end}");
+    }
+}
