@@ -26,10 +26,14 @@ pub enum Resource {
     /// Descriptors: of accepted links, of peers whose Hello has not come, of frozen segments, and those that a peer sent
     /// and nobody has taken.
     Descriptors,
-    /// Mappings of a peer's segments, and of its allocations of GPUs.
+    /// Mappings of a peer's segments.
     Mappings,
-    /// Bytes of these mappings. Memory of a GPU that a handle opens counts none.
+    /// Bytes of these mappings.
     MappedBytes,
+    /// Allocations of a peer's GPUs that links keep open.
+    GpuMappings,
+    /// Bytes of addresses for those of them that came as file descriptors.
+    GpuMappedBytes,
     /// Bytes of this process's own memory: messages that a receiver set aside for a later call, long messages of which a
     /// reactor or a runtime has copied a part, and writes of a reactor that wait for room.
     Memory,
@@ -44,7 +48,14 @@ const MAPPINGS: u64 = 65530;
 impl Resource {
     /// Every resource.
     #[doc(hidden)]
-    pub const ALL: [Self; 4] = [Self::Descriptors, Self::Mappings, Self::MappedBytes, Self::Memory];
+    pub const ALL: [Self; 6] = [
+        Self::Descriptors,
+        Self::Mappings,
+        Self::MappedBytes,
+        Self::GpuMappings,
+        Self::GpuMappedBytes,
+        Self::Memory,
+    ];
 
     /// Returns the name in errors and tables.
     #[doc(hidden)]
@@ -53,6 +64,8 @@ impl Resource {
             Self::Descriptors => "descriptors",
             Self::Mappings => "mappings",
             Self::MappedBytes => "mapped bytes",
+            Self::GpuMappings => "GPU mappings",
+            Self::GpuMappedBytes => "mapped GPU bytes",
             Self::Memory => "memory",
         }
     }
@@ -62,8 +75,11 @@ impl Resource {
     pub const fn default_text(self) -> &'static str {
         match self {
             Self::Descriptors => "3/4 of `RLIMIT_NOFILE`",
-            Self::Mappings => "1/4 of `vm.max_map_count`",
+            Self::Mappings | Self::GpuMappings => "1/4 of `vm.max_map_count`",
             Self::MappedBytes => "32 TiB, a quarter of the address space; or half of `RLIMIT_AS`",
+            Self::GpuMappedBytes => {
+                "32 TiB, a quarter of the address space; or a quarter of `RLIMIT_AS`"
+            }
             Self::Memory => "half of the machine's memory",
         }
     }
@@ -75,8 +91,9 @@ impl Resource {
             Self::Descriptors => {
                 "a new link, or a peer whose Hello is not there yet, is refused; a frozen segment ends its link; a descriptor for a message is missing, and the receive of the message fails"
             }
-            Self::Mappings | Self::MappedBytes => {
-                "a new link is refused; a segment ends its link; a tensor on a GPU is not opened"
+            Self::Mappings | Self::MappedBytes => "a new link is refused; a segment ends its link",
+            Self::GpuMappings | Self::GpuMappedBytes => {
+                "a tensor on a GPU is not opened, and its link goes on"
             }
             Self::Memory => {
                 "a receive that would set a message aside, or copy it in slices, fails, and the message stays in the ring; in a reactor the read or the call gets the error instead of the message; a write that would wait ends its link"
@@ -91,6 +108,9 @@ impl Resource {
             Self::Descriptors | Self::Mappings | Self::MappedBytes | Self::Memory => {
                 "tests/transport/accounts.rs::a_hostile_peer_uses_up_each_row_of_the_table_and_an_honest_one_works"
             }
+            Self::GpuMappings | Self::GpuMappedBytes => {
+                "tests/cuda/failed.rs::a_peer_that_lies_while_its_word_is_awaited_is_refused_by_its_account"
+            }
         }
     }
 
@@ -98,8 +118,9 @@ impl Resource {
     pub(super) fn default_limit(self) -> u64 {
         match self {
             Self::Descriptors => soft_limit(rustix::process::Resource::Nofile) / 4 * 3,
-            Self::Mappings => most_mappings() / 4,
+            Self::Mappings | Self::GpuMappings => most_mappings() / 4,
             Self::MappedBytes => (soft_limit(rustix::process::Resource::As) / 2).min(32 << 40),
+            Self::GpuMappedBytes => (soft_limit(rustix::process::Resource::As) / 4).min(32 << 40),
             Self::Memory => memory() / 2,
         }
     }

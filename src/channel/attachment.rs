@@ -20,7 +20,7 @@ use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::{LoanDescriptor, NO_SLOT};
 use crate::channel::metadata::Metadata;
 use crate::channel::segment_cache::{CachedSegment, SegmentCache};
-use crate::error::{Fault, Result, TensorFault};
+use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
 use crate::handshake::peer::{Peer, has_ended};
 use crate::link::LinkSocket;
 use crate::link::allocations::PassedAllocation;
@@ -122,7 +122,7 @@ impl LentRange {
     pub(crate) fn charge_mapping(&self, len: u64) -> Result<MappingCharge> {
         let account = self.segment.session.link.account();
         let charge = |resource, amount| account.charge(resource, amount);
-        let charges = [charge(Resource::Mappings, 1)?, charge(Resource::MappedBytes, len)?];
+        let charges = [charge(Resource::GpuMappings, 1)?, charge(Resource::GpuMappedBytes, len)?];
         Ok(MappingCharge { _charges: charges })
     }
 
@@ -152,6 +152,29 @@ impl LentRange {
 #[derive(Debug)]
 pub struct MappingCharge {
     _charges: [Charge; 2],
+}
+
+/// What an account lacks that was not charged for an allocation of a GPU.
+#[derive(Debug)]
+pub struct MissingRoom {
+    pub(crate) amount: u64,
+    is_bytes: bool,
+}
+
+impl MissingRoom {
+    /// Returns what is missing, if an account was full.
+    pub(crate) fn of(refused: &Error) -> Option<Self> {
+        let ErrorKind::AccountFull { resource, used, needed, limit, .. } = *refused.kind() else {
+            return None;
+        };
+        let amount = used.saturating_add(needed).saturating_sub(limit);
+        Some(Self { amount, is_bytes: resource == Resource::GpuMappedBytes.name() })
+    }
+
+    /// Returns how much of it there is when an allocation of `len` bytes is closed.
+    pub(crate) fn won_by(&self, len: u64) -> u64 {
+        if self.is_bytes { len } else { 1 }
+    }
 }
 
 impl Drop for LentRange {

@@ -90,8 +90,8 @@ fn most_mapped(trace: &[Call]) -> usize {
 }
 
 #[test]
-fn a_peer_that_never_writes_its_word_and_lies_on_is_refused_by_its_account_and_all_is_unmapped() {
-    const TEST: &str = "a_peer_that_never_writes_its_word_and_lies_on_is_refused_by_its_account_and_all_is_unmapped";
+fn a_peer_that_lies_while_its_word_is_awaited_is_refused_by_its_account() {
+    const TEST: &str = "a_peer_that_lies_while_its_word_is_awaited_is_refused_by_its_account";
     const MAPPINGS: u64 = 96;
     const LIES: u64 = 2000;
     // A free holds up every call of the driver until all streams are done.
@@ -102,7 +102,8 @@ fn a_peer_that_never_writes_its_word_and_lies_on_is_refused_by_its_account_and_a
     alone(TEST, &cuda, || {
         let device = device();
         let [waiting, stream] = [(); 2].map(|()| device.stream().unwrap());
-        let limits = [(Resource::Mappings, MAPPINGS), (Resource::MappedBytes, MAPPINGS * 2 * MIB)];
+        let limits =
+            [(Resource::GpuMappings, MAPPINGS), (Resource::GpuMappedBytes, MAPPINGS * 2 * MIB)];
         for (resource, limit) in limits {
             let mut stage = Stage::new(Options::new().link_limit(resource, limit));
             let (mut link, mut peer) = stage.link();
