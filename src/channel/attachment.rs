@@ -157,22 +157,28 @@ pub struct MappingCharge {
 /// What an account lacks that was not charged for an allocation of a GPU.
 #[derive(Debug)]
 pub struct MissingRoom {
-    pub(crate) amount: u64,
+    amount: u64,
     is_bytes: bool,
 }
 
-impl MissingRoom {
+impl MappingCharge {
     /// Returns what is missing, if an account was full.
-    pub(crate) fn of(refused: &Error) -> Option<Self> {
+    pub fn missing(refused: &Error) -> Option<MissingRoom> {
         let ErrorKind::AccountFull { resource, used, needed, limit, .. } = *refused.kind() else {
             return None;
         };
         let amount = used.saturating_add(needed).saturating_sub(limit);
-        Some(Self { amount, is_bytes: resource == Resource::GpuMappedBytes.name() })
+        Some(MissingRoom { amount, is_bytes: resource == Resource::GpuMappedBytes.name() })
+    }
+}
+
+impl MissingRoom {
+    pub fn amount(&self) -> u64 {
+        self.amount
     }
 
     /// Returns how much of it there is when an allocation of `len` bytes is closed.
-    pub(crate) fn won_by(&self, len: u64) -> u64 {
+    pub fn won_by(&self, len: u64) -> u64 {
         if self.is_bytes { len } else { 1 }
     }
 }

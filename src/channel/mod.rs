@@ -44,7 +44,7 @@ pub(crate) mod trace_context;
 pub use crate::link::AnnouncedAllocations;
 pub use crate::link::{LinkSocket, PassedAllocation, SharedAllocation};
 pub(crate) use attachment::{Attachment, Claims, SINGLE, SINGLE_LENS};
-pub use attachment::{LentRange, MappingCharge, MissingRoom};
+pub use attachment::{LentRange, MappingCharge};
 pub(crate) use backlog::{KeptMessage, OVERHEAD};
 pub use detached::{DetachedReceived, DetachedReservation, attach_batch};
 pub(crate) use envelope::{Envelope, PLAIN_TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE};

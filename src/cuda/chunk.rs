@@ -1,9 +1,11 @@
 //! An allocation of a pool, or one that a pool adopts: its memory, how other processes get it, and which of them know it.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::channel::SharedAllocation;
+use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::mapped;
 use crate::cuda::memory::{Area, HeldMemory, Memory, MemoryHandle};
@@ -13,7 +15,7 @@ use crate::cuda::sharing;
 use crate::cuda::space::ALIGNMENT;
 use crate::cuda::stream::Stream;
 use crate::cuda::words;
-use crate::error::{CudaFault, Error, Result, TensorFault};
+use crate::error::{CudaFault, Result, TensorFault};
 use crate::tensor::{
     Fate, GpuBorrower, GpuHandle, GpuLoans, GpuOrder, GpuPlace, GpuShared, Ticket,
 };
@@ -32,24 +34,41 @@ pub(super) struct Chunk {
     exposed: Vec<Ticket>,
 }
 
-/// The memory of a chunk whose making has failed, and which nobody else knows. To free it may wait.
-pub(super) struct FailedChunk {
-    _memory: HeldMemory,
+/// The bytes of the chunks of a pool whose making has failed, until they are freed. A clone is the same count.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FailedBytes {
+    count: Arc<AtomicU64>,
+}
+
+impl FailedBytes {
+    pub(super) fn get(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+}
+
+/// The memory of a chunk whose making has failed, and which nobody else knows. To free it may wait. If the driver cannot tell whether
+/// its stream still writes it, it stays, and counts, as long as the driver cannot.
+struct FailedChunk {
+    memory: Option<HeldMemory>,
+    len: u64,
     /// The stream that may still write it.
     writer: Option<Stream>,
-    /// Its length, until it is freed.
-    len: Arc<u64>,
+    counted: FailedBytes,
 }
 
 impl FailedChunk {
-    fn new(memory: HeldMemory, writer: Option<Stream>) -> Box<Self> {
-        let len = Arc::new(memory.len());
-        Box::new(Self { _memory: memory, writer, len })
+    /// Leaves the memory to the thread that may wait.
+    fn leave(memory: HeldMemory, writer: Option<Stream>, counted: &FailedBytes) {
+        let (len, counted) = (memory.len(), counted.clone());
+        counted.count.fetch_add(len, Ordering::Relaxed);
+        closer::close(Self { memory: Some(memory), len, writer, counted });
     }
+}
 
-    /// Returns its length in bytes, which is there until it is freed.
-    pub(super) fn byte_len(&self) -> Weak<u64> {
-        Arc::downgrade(&self.len)
+impl Drop for FailedChunk {
+    fn drop(&mut self) {
+        drop(self.memory.take());
+        self.counted.count.fetch_sub(self.len, Ordering::Release);
     }
 }
 
@@ -85,36 +104,42 @@ impl fmt::Debug for Adopted {
 }
 
 impl Chunk {
-    /// Allocates and exports `size` bytes.
+    /// Allocates and exports `size` bytes. What is left of a chunk that fails is freed by a thread that may wait, and counts in
+    /// `failed` until then.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`], with what is to be freed, if there is some.
+    /// [`CudaFault::Driver`], [`CudaFault::Closing`].
     pub(super) fn new(
         device: &Device,
         size: u64,
         terms: &Terms,
-    ) -> Result<Self, (Error, Option<Box<FailedChunk>>)> {
-        let nothing = |error| (error, None);
-        let _entered = device.enter().map_err(nothing)?;
+        failed: &FailedBytes,
+    ) -> Result<Self> {
+        let _entered = device.enter()?;
         let (memory, name) = match terms.export() {
             Export::IpcHandle => match Memory::exported(device, size) {
                 Ok((memory, handle)) => (HeldMemory::Handle(memory), Name::Handle(handle)),
                 Err((error, memory)) => {
-                    let memory = memory.map(|memory| HeldMemory::Mapping(*memory));
-                    return Err((error, memory.map(|memory| FailedChunk::new(memory, None))));
+                    if let Some(memory) = memory {
+                        FailedChunk::leave(HeldMemory::Sole(*memory), None, failed);
+                    }
+                    return Err(error);
                 }
             },
             Export::FileDescriptor => {
-                let (memory, shared) = Memory::announced(device, size).map_err(nothing)?;
-                (HeldMemory::Mapping(memory), Name::Announced(shared))
+                let (memory, shared) = Memory::announced(device, size)?;
+                (HeldMemory::Sole(memory), Name::Announced(shared))
             }
         };
         let chunk = Self { memory, name, adopted: None, exposed: Vec::new() };
         let mut writer = None;
         match chunk.prepare(device, terms.order(), &mut writer) {
             Ok(()) => Ok(chunk),
-            Err(error) => Err((error, Some(FailedChunk::new(chunk.memory, writer)))),
+            Err(error) => {
+                FailedChunk::leave(chunk.memory, writer, failed);
+                Err(error)
+            }
         }
     }
 
@@ -143,7 +168,7 @@ impl Chunk {
             Some(found) => {
                 let memory = Memory::adopted_mapping(device, found.start, found.len);
                 let shared = sharing::shared(device, found)?;
-                (HeldMemory::Mapping(memory), Name::Announced(shared))
+                (HeldMemory::Sole(memory), Name::Announced(shared))
             }
             None => {
                 let (memory, handle) = Memory::adopted(device, start)?;

@@ -1,22 +1,34 @@
 //! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::Duration;
 
 use crate::channel::{LinkSocket, MappingCharge, PassedAllocation};
+use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::import::Import;
 use crate::cuda::lender::Lender;
 use crate::cuda::mapped;
 use crate::cuda::memory::{HeldMemory, Memory, MemoryHandle};
-use crate::cuda::parked::Parked;
+use crate::cuda::parked::{PAUSE, Parked};
 use crate::cuda::returner::{self, Next, Source, Watch, Watched};
-use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
+use crate::cuda::waits::Waits;
+use crate::error::{CudaFault, Error, GpuUuid, Result};
 use crate::tensor::{GpuHandle, GpuLoan};
 
 /// Allocations that stay open without a view. A peer whose tensors come from more chunks than this pays for
 /// reopening them.
 const IDLE: usize = 64;
+
+/// The longest wait for room in a peer's account, while allocations of it are being closed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The longest wait for words that are written, and were not read.
+const READING: Duration = PAUSE.1;
+
+/// How often room is made for one allocation: once for each resource that it is charged.
+const ROUNDS: usize = 2;
 
 /// The link keeps it in its extension slot.
 #[derive(Debug, Default)]
@@ -97,11 +109,32 @@ struct Known {
     import: Arc<Import>,
     /// Of an announced allocation: gone when its owner has withdrawn it and no tensor of it is left.
     passed: Option<Weak<PassedAllocation>>,
+    /// The bytes of addresses that its peer is charged.
+    bytes: u64,
 }
 
 impl Known {
     fn is_withdrawn(&self) -> bool {
         self.passed.as_ref().is_some_and(|passed| passed.strong_count() == 0)
+    }
+}
+
+impl Open {
+    /// Returns the allocations without a view, the one first that was asked for longest ago.
+    fn idle(&self) -> Vec<(Key, &Known)> {
+        let idle = { self.imports.iter() }
+            .filter(|(_, known)| Arc::strong_count(&known.import) == 1)
+            .map(|(key, known)| (*key, known));
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort_unstable_by_key(|(_, known)| known.last);
+        idle
+    }
+
+    /// Closes the allocations without a view beyond [`IDLE`]. Another thread closes them.
+    fn close_oldest(&mut self) {
+        let idle: Vec<Key> = self.idle().into_iter().map(|(key, _)| key).collect();
+        let beyond = idle.len().saturating_sub(IDLE);
+        idle.iter().take(beyond).for_each(|key| drop(self.imports.remove(key)));
     }
 }
 
@@ -126,29 +159,70 @@ impl Imports {
         Ok(import)
     }
 
+    /// Over a limit of the peer's account, room is made where that is possible.
     fn import(&self, device: &Device, loan: &Arc<GpuLoan>) -> Result<Arc<Import>> {
-        // Dropping this loan tells the owner that this tensor opened nothing. Another loan stands for the open
-        // allocation.
+        let mut charge = None;
+        for _ in 0..ROUNDS {
+            match self.try_import(device, loan, charge.take()) {
+                Err(error) if self.close_idle(&error) => {}
+                done => return done,
+            }
+            closer::wait_for_all(PATIENCE, || {
+                charge = loan.charge_mapping().ok();
+                charge.is_some()
+            });
+        }
+        self.try_import(device, loan, charge)
+    }
+
+    /// Closes allocations that no view uses, as many as a charge needs that was refused, the one first that was asked for longest
+    /// ago. Returns whether it did: none is closed if all are too few, or if they would only wait, for a word.
+    fn close_idle(&self, refused: &Error) -> bool {
+        let Some(missing) = MappingCharge::missing(refused) else { return false };
+        let enough = |open: &Open| {
+            let mut room = 0;
+            let idle = open.idle().into_iter().take_while(|(_, known)| {
+                let is_missing = room < missing.amount();
+                room += missing.won_by(known.bytes);
+                is_missing
+            });
+            let keys: Vec<Key> = idle.map(|(key, _)| key).collect();
+            (room >= missing.amount()).then_some(keys)
+        };
+        let is_enough = enough(&self.open()).is_some();
+        if !is_enough || !Waits::of_process().are_over(READING) {
+            return false;
+        }
+        let mut open = self.open();
+        let keys = enough(&open);
+        keys.iter().flatten().for_each(|key| drop(open.imports.remove(key)));
+        keys.is_some()
+    }
+
+    fn try_import(
+        &self,
+        device: &Device,
+        loan: &Arc<GpuLoan>,
+        charge: Option<MappingCharge>,
+    ) -> Result<Arc<Import>> {
+        let mut memory = self.open();
+        // Under the lock, so that of two threads the first one has it. Dropping this loan tells the owner that this tensor opened
+        // nothing. Another loan stands for the open allocation.
         let mapping = loan.take_mapping();
-        let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let Open { now, imports: open, withdrawals, .. } = &mut *memory;
-        *now += 1;
+        memory.now += 1;
+        let now = memory.now;
         let key = match loan.place.memory {
             GpuHandle::Ipc(handle) => Key::Handle(loan.place.device, handle),
             GpuHandle::Announced(_) => Key::Announced(loan.passed().map(|passed| passed.serial())),
         };
-        if let Some(known) = open.get_mut(&key) {
-            known.last = *now;
+        if let Some(known) = memory.imports.get_mut(&key) {
+            known.last = now;
             return Ok(known.import.clone());
         }
-        let opened = match open_memory(device, loan) {
+        let opened = match open_memory(device, loan, charge) {
             Ok(opened) => opened,
             Err(error) => {
                 loan.put_mapping(mapping);
-                if matches!(error.kind(), ErrorKind::AccountFull { .. }) {
-                    // A later tensor has room when that is closed.
-                    close_oldest(open, 0);
-                }
                 return Err(error);
             }
         };
@@ -164,40 +238,43 @@ impl Imports {
         if let Some(passed) = loan.passed() {
             let open = Arc::downgrade(&self.open);
             passed.when_gone(move || returner::give_back(None, Withdrawn { open: open.clone() }));
+            let withdrawals = &mut memory.withdrawals;
             withdrawals.get_or_insert_with(|| Withdrawals::new(loan.socket())).be_watched();
         }
-        open.insert(key, Known { last: *now, import: import.clone(), passed });
-        close_oldest(open, IDLE);
+        let bytes = loan.passed().map_or(0, |passed| passed.len());
+        memory.imports.insert(key, Known { last: now, import: import.clone(), passed, bytes });
+        memory.close_oldest();
         Ok(import)
     }
 
     /// Returns the process that has lent a tensor, as the writer of words.
     pub(super) fn lender(&self, loan: &GpuLoan) -> Arc<Lender> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open();
         open.lender.get_or_insert_with(|| Lender::new(loan.life())).clone()
     }
-}
 
-/// Closes the allocation without a view that was asked for longest ago, if there are more than `most`. Another thread closes it.
-fn close_oldest(open: &mut HashMap<Key, Known>, most: usize) {
-    let idle = open.iter().filter(|(_, known)| Arc::strong_count(&known.import) == 1);
-    if idle.clone().count() > most {
-        let oldest = idle.min_by_key(|(_, known)| known.last).map(|(key, _)| *key);
-        oldest.and_then(|key| open.remove(&key));
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Opens or maps the allocation that a tensor lies in, and charges its lender. One that is mapped may lie on another GPU.
-fn open_memory(device: &Device, loan: &GpuLoan) -> Result<(HeldMemory, MappingCharge)> {
+/// Opens or maps the allocation that a tensor lies in, and charges its lender, unless it is charged. One that is mapped may lie on
+/// another GPU.
+fn open_memory(
+    device: &Device,
+    loan: &GpuLoan,
+    charge: Option<MappingCharge>,
+) -> Result<(HeldMemory, MappingCharge)> {
+    let charge = || charge.map_or_else(|| loan.charge_mapping(), Ok);
     match (loan.place.memory, loan.passed()) {
         (GpuHandle::Ipc(handle), _) => {
-            let charge = loan.charge_mapping()?;
+            let charge = charge()?;
             Ok((HeldMemory::Handle(Memory::open(device, handle)?), charge))
         }
         (_, Some(passed)) => {
             mapped::check_claim(device, passed)?;
-            let charge = loan.charge_mapping()?;
-            Ok((HeldMemory::Mapping(Memory::import(device, passed)?), charge))
+            let charge = charge()?;
+            Ok((HeldMemory::Sole(Memory::import(device, passed)?), charge))
         }
         // A loan without the allocation that its place names does not come about.
         (_, None) => Err(CudaFault::NotAllocation.into()),

@@ -67,8 +67,8 @@ enum Origin {
 pub(super) enum HeldMemory {
     /// By a handle. The process holds it once.
     Handle(Opening<Memory>),
-    /// By a mapping.
-    Mapping(Memory),
+    /// By nothing that another part of the process may have, too.
+    Sole(Memory),
 }
 
 impl Deref for HeldMemory {
@@ -77,7 +77,7 @@ impl Deref for HeldMemory {
     fn deref(&self) -> &Memory {
         match self {
             Self::Handle(memory) => memory,
-            Self::Mapping(memory) => memory,
+            Self::Sole(memory) => memory,
         }
     }
 }
@@ -97,7 +97,8 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`], with the memory that is to be freed, if there is some: that may wait.
+    /// [`CudaFault::Driver`]; [`CudaFault::Closing`]: the process holds other memory by this handle. With the memory that is to be
+    /// freed, if there is some: that may wait.
     pub(super) fn exported(
         device: &Device,
         len: u64,
@@ -111,8 +112,11 @@ impl Memory {
         // A receiver in this process uses the memory itself.
         let mut memory = Some(memory);
         let taken = || Ok(memory.take().expect("asked once"));
-        let opened = OPEN.of(device).get(handle, taken);
-        opened.map(|opening| (opening, handle)).map_err(|error| (error, memory.map(Box::new)))
+        match (OPEN.of(device).get(handle, taken), memory) {
+            (Ok(opening), None) => Ok((opening, handle)),
+            (Ok(_), memory) => Err((CudaFault::Closing.into(), memory.map(Box::new))),
+            (Err(error), memory) => Err((error, memory.map(Box::new))),
+        }
     }
 
     /// Allocates at least `len` bytes, for this process and others. Returns their descriptor, too. The GPU may use them when it
@@ -258,21 +262,19 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if matches!(self.origin, Origin::Mapped { .. } | Origin::Adopted) {
-            return;
-        }
+        let is_own = match self.origin {
+            Origin::Allocated => true,
+            Origin::Opened => false,
+            Origin::Mapped { .. } | Origin::Adopted => return,
+        };
         let Some(_entered) = self.device.enter_to_end() else { return };
         let calls = &self.device.driver().calls;
-        let (call, code) = match self.origin {
-            Origin::Allocated => {
-                // SAFETY: it was allocated once. Nobody uses it after this: what is lent of it keeps it.
-                ("cuMemFree_v2", unsafe { (calls.cuMemFree_v2)(self.start) })
-            }
-            Origin::Opened => {
-                // SAFETY: it was opened once. Nobody uses it after this: views of it keep it.
-                ("cuIpcCloseMemHandle", unsafe { (calls.cuIpcCloseMemHandle)(self.start) })
-            }
-            Origin::Mapped { .. } | Origin::Adopted => return,
+        let (call, code) = if is_own {
+            // SAFETY: it was allocated once. Nobody uses it after this: what is lent of it keeps it.
+            ("cuMemFree_v2", unsafe { (calls.cuMemFree_v2)(self.start) })
+        } else {
+            // SAFETY: it was opened once. Nobody uses it after this: views of it keep it.
+            ("cuIpcCloseMemHandle", unsafe { (calls.cuIpcCloseMemHandle)(self.start) })
         };
         self.device.ended(call, code);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::per_gpu::PerGpu;
 use crate::cuda::store::Store;
@@ -26,11 +27,13 @@ impl Retired {
         self.stores().add(store);
     }
 
-    /// Frees those of which everything is back, if an operation is to look after them. In the lending process.
+    /// Frees those of which everything is back, if an operation is to look after them, and tells the log of memory that no thread
+    /// frees. In the lending process. The caller holds no lock.
     pub(super) fn look(&self) {
         if self.stores().is_due() {
             self.sweep();
         }
+        closer::tell();
     }
 
     /// Frees those of which everything is back. Returns the number of the others. In the lending process.

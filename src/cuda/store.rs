@@ -2,10 +2,10 @@
 
 use std::cell::OnceCell;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::cuda::chunk::{Chunk, PLACE};
+use crate::cuda::chunk::{Chunk, FailedBytes, PLACE};
 use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, OwnEvent};
@@ -42,8 +42,7 @@ struct Books {
     chunks: Vec<Option<Chunk>>,
     /// Freed chunks that peers have open.
     lingering: Vec<Lingering>,
-    /// The lengths of chunks whose making has failed, until they are freed.
-    failed: Vec<Weak<u64>>,
+    failed: FailedBytes,
     /// Bytes of chunks that are being made.
     coming: u64,
     /// The last value of a word.
@@ -66,7 +65,7 @@ fn free(chunks: Vec<Chunk>) {
 impl Store {
     pub(super) fn new(device: &Device, terms: Terms) -> Self {
         let (ledger, chunks) = (Ledger::new(), Vec::new());
-        let (lingering, failed) = (Vec::new(), Vec::new());
+        let (lingering, failed) = (Vec::new(), FailedBytes::default());
         let books = Books { ledger, chunks, lingering, failed, coming: 0, value: 0 };
         let (books, made) = (Mutex::new(books), Condvar::new());
         Self { device: device.clone(), terms, books, made }
@@ -138,6 +137,7 @@ impl Store {
         if books.ledger.is_due() {
             books.sweep(&self.device);
         }
+        let mut has_waited = false;
         let size = loop {
             if let Some(taken) = books.take(len) {
                 return Ok(taken);
@@ -156,6 +156,13 @@ impl Store {
             if size >= needed {
                 break size;
             }
+            if books.failed.get() > 0 && !std::mem::replace(&mut has_waited, true) {
+                // The thread that frees may only need a moment.
+                drop(books);
+                closer::wait_for_all(PATIENCE, || self.books().failed.get() == 0);
+                books = self.books();
+                continue;
+            }
             if books.coming == 0 {
                 return Err(self.exhausted(needed, books.total()));
             }
@@ -164,41 +171,41 @@ impl Store {
         };
         let needed = needed.unwrap_or(size);
         // Other threads see the quota as it will be and do not wait for the driver.
-        books.coming += size;
+        let mut coming = Coming::new(self, size, &mut books);
         drop(books);
         let made = match self.make(size) {
-            Err(error) if is_out_of_memory(&error) => self.make_where_there_is_little(needed),
+            Err(error) if is_out_of_memory(&error) => {
+                self.make_where_there_is_little(needed, &mut coming)
+            }
             made => made,
         };
         let mut books = self.books();
-        books.coming -= size;
-        self.made.notify_all();
+        coming.lower_to(0, &mut books);
         books.add(made?, order);
         books.take(len).ok_or_else(|| self.exhausted(needed, books.total()))
     }
 
     /// Frees dropped pools that are back and idle chunks first, and then takes no more than the request needs.
     #[cold]
-    fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
+    fn make_where_there_is_little(&self, needed: u64, coming: &mut Coming<'_>) -> Result<Chunk> {
         Retired::of(&self.device).sweep();
         let freed = self.books().drop_chunks(self.order());
         free(freed);
-        closer::wait_for_all(PATIENCE);
+        closer::wait_for_all(PATIENCE, || false);
+        let mut books = self.books();
+        coming.lower_to(needed, &mut books);
+        // What the first try has made may not be freed yet.
+        let total = books.total();
+        if total > self.terms.quota() {
+            return Err(self.exhausted(needed, total - needed));
+        }
+        drop(books);
         self.make(needed)
     }
 
-    /// Makes a chunk. What is left of one that fails is freed by a thread that may wait.
     fn make(&self, size: u64) -> Result<Chunk> {
-        Chunk::new(&self.device, size, &self.terms).map_err(|(error, failed)| {
-            if let Some(failed) = failed {
-                let mut books = self.books();
-                books.failed.retain(|len| len.strong_count() > 0);
-                books.failed.push(failed.byte_len());
-                drop(books);
-                closer::close(*failed);
-            }
-            error
-        })
+        let failed = self.books().failed.clone();
+        Chunk::new(&self.device, size, &self.terms, &failed)
     }
 
     fn room(&self, books: &Books) -> u64 {
@@ -214,6 +221,34 @@ impl Store {
         let (number, range, start) = self.take(len as u64)?;
         let (area, word) = (Area { start, len }, OnceLock::new());
         Ok(Hold { store: self.clone(), number, range, area, word })
+    }
+}
+
+/// A chunk that is being made counts until its drop.
+struct Coming<'a> {
+    store: &'a Store,
+    size: u64,
+}
+
+impl<'a> Coming<'a> {
+    fn new(store: &'a Store, size: u64, books: &mut Books) -> Self {
+        books.coming += size;
+        Self { store, size }
+    }
+
+    /// Counts it as `size` bytes, which are no more than before.
+    fn lower_to(&mut self, size: u64, books: &mut Books) {
+        books.coming -= self.size - size;
+        self.size = size;
+        self.store.made.notify_all();
+    }
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        if self.size > 0 {
+            self.lower_to(0, &mut self.store.books());
+        }
     }
 }
 
@@ -251,8 +286,8 @@ impl Books {
     /// Returns the bytes of all chunks, with those of freed ones that a peer has open, and of failed ones that are not freed yet.
     fn bytes(&self) -> u64 {
         let chunks = self.chunks.iter().flatten().map(|chunk| chunk.memory().len());
-        let failed = self.failed.iter().filter_map(Weak::upgrade).map(|len| *len);
-        chunks.chain(self.lingering.iter().map(|freed| freed.len)).chain(failed).sum()
+        let lingering = self.lingering.iter().map(|freed| freed.len);
+        chunks.chain(lingering).sum::<u64>() + self.failed.get()
     }
 
     /// Returns the bytes of all chunks, those included that are being made.

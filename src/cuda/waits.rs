@@ -12,7 +12,7 @@
 //!    that waits for the GPU, with short ones before it (events) and behind it (addresses, the allocation's handle). The owner of
 //!    adopted memory is a user's code: if it frees memory of the GPU later than that, nothing keeps a word from coming before.
 //! 3. Addresses and handles to which nothing was ever mapped are no memory that a GPU has used. They go back at once, on the thread
-//!    of the call that fails.
+//!    of the call that fails, also where the last handle frees an allocation (`cuMemRelease`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -114,13 +114,7 @@ impl Waits {
         }
         let before = refused.as_ref().filter(|refused| refused.since.elapsed() > PATIENCE);
         let before = before.map_or(table.next, |refused| refused.before);
-        let waits = |number: u64, wait: &Entry| {
-            number < before && !wait.is_open.load(Ordering::Acquire) && wait.word.strong_count() > 0
-        };
-        let closed: Vec<_> = { table.awaited.iter() }
-            .filter(|(number, wait)| waits(**number, wait))
-            .map(|(_, wait)| wait.word.clone())
-            .collect();
+        let closed = table.closed(before);
         if closed.is_empty() {
             table.freeing_since = Some(Instant::now());
             return Some(Freeing { waits: self.clone() });
@@ -131,12 +125,42 @@ impl Waits {
         None
     }
 
+    /// Waits until no stream may wait for a word, at most for `patience`. The words are read. Returns whether none does.
+    pub(super) fn are_over(&self, patience: Duration) -> bool {
+        let (deadline, mut pause) = (Instant::now() + patience, PAUSE.0);
+        loop {
+            let table = self.table();
+            let (is_adding, closed) = (table.adding > 0, table.closed(table.next));
+            drop(table);
+            if !is_adding && closed.is_empty() {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            closed.iter().filter_map(Weak::upgrade).for_each(Wait::ask);
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE.1);
+        }
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.core.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Table {
+    /// Returns the words with a number below `before` for which a stream may wait.
+    fn closed(&self, before: u64) -> Vec<Weak<dyn Wait>> {
+        let waits = |number: u64, wait: &Entry| {
+            number < before && !wait.is_open.load(Ordering::Acquire) && wait.word.strong_count() > 0
+        };
+        { self.awaited.iter() }
+            .filter(|(number, wait)| waits(**number, wait))
+            .map(|(_, wait)| wait.word.clone())
+            .collect()
+    }
+
     /// Returns how long the free that is under way has a head start yet. `None`: no longer, or there is none.
     fn left_of(&self, head_start: Duration, now: Instant) -> Option<Duration> {
         let had = now.saturating_duration_since(self.freeing_since?);

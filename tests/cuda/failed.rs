@@ -12,11 +12,13 @@ use slipring::{Connection, Error, ErrorKind, Options};
 
 use crate::errors::{description, post};
 use crate::forged::{TWO, allocate, announce, place};
+use crate::hangs::HungCall;
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{Call, FakeCuda, Kind};
 use crate::support::gpus::{
     Two, alone, cuda_fault, device, driver_fault, hear_out, is_closed, pool_options, recv,
 };
+use crate::support::other::run_here;
 use crate::support::raw::{Lent, RawPeer, allocation_packet, withdraw_packet};
 use crate::support::{Stage, soon, wait_until};
 
@@ -26,7 +28,7 @@ const MIB: u64 = 1 << 20;
 const A_WHILE: Duration = Duration::from_millis(100);
 
 /// A stream that waits for a word of a peer that lives, which nobody writes until it is told to go on.
-struct Unwritten {
+pub struct Unwritten {
     view: GpuView,
 }
 
@@ -35,7 +37,12 @@ impl Unwritten {
     const WORD: u64 = 4096;
 
     /// The first allocation of a peer.
-    fn new(device: &Device, stream: &Stream, link: &mut Connection, peer: &mut RawPeer) -> Self {
+    pub fn new(
+        device: &Device,
+        stream: &Stream,
+        link: &mut Connection,
+        peer: &mut RawPeer,
+    ) -> Self {
         let (uuid, number) = (device.uuid(), u64::MAX);
         let packet = allocation_packet(number, 2 * MIB, uuid.0);
         announce(peer, &packet, &[allocate(device.ordinal() as i32, 2 << 20)]);
@@ -48,7 +55,7 @@ impl Unwritten {
         Self { view }
     }
 
-    fn write(self) {
+    pub fn write(self) {
         let stream = self.view.stream();
         let other = stream.device().stream().unwrap();
         let at = self.view.device_ptr() + Self::WORD;
@@ -225,6 +232,45 @@ fn a_chunk_whose_making_fails_while_a_word_is_awaited_counts_until_it_is_freed()
             drop((pool, link, peer));
             is_closed(&device);
         });
+        cuda.was_used_well();
+    }
+}
+
+#[test]
+fn an_allocation_behind_one_that_failed_waits_until_that_is_freed() {
+    const TEST: &str = "an_allocation_behind_one_that_failed_waits_until_that_is_freed";
+    // With the driver's code for no memory the second try follows at once, for as little as is asked for.
+    for (code, is_tried_twice) in [(999, false), (2, true)] {
+        let cuda = FakeCuda::new().of_kind(Kind::Words);
+        let cuda = cuda.fail(&format!("cuMemsetD8Async:{code}"));
+        if !cuda.tells(TEST) {
+            return;
+        }
+        let told = format!("{is_tried_twice}");
+        run_here(TEST, |is_tried_twice| {
+            let device = device();
+            let stream = device.stream().unwrap();
+            let pool = device.pool_with(pool_options().chunk(4 << 20).quota(4 << 20)).unwrap();
+            let hung = HungCall::next(c"cuMemUnmap");
+            if is_tried_twice == "true" {
+                // The chunk that failed and the one that is asked for are more than the quota.
+                let refused = cuda_fault(pool.alloc::<u8>([64], &stream));
+                assert!(matches!(refused, CudaFault::Exhausted { used, .. } if used == 4 * MIB));
+            } else {
+                assert_eq!(driver_fault(pool.alloc::<u8>([64], &stream)).1, 999);
+            }
+            assert_eq!(pool.bytes().unwrap(), 4 * MIB);
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    std::thread::sleep(A_WHILE);
+                    drop(hung);
+                });
+                drop(pool.alloc::<u8>([64], &stream).unwrap());
+            });
+            drop(pool);
+            is_closed(&device);
+        });
+        cuda.start(TEST, &told).succeeds();
         cuda.was_used_well();
     }
 }

@@ -45,11 +45,11 @@ impl Hung {
 }
 
 /// A call of the driver that hangs until this is dropped, also by a test that fails.
-struct HungCall;
+pub struct HungCall;
 
 impl HungCall {
     /// Has the next call of this name hang.
-    fn next(name: &CStr) -> Self {
+    pub fn next(name: &CStr) -> Self {
         assert_eq!(driver::fakeHang(name.as_ptr()), 0);
         Self
     }

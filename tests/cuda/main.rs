@@ -15,6 +15,7 @@ mod fake_misuse;
 mod forged;
 mod framework;
 mod hangs;
+mod limits;
 mod peers;
 mod pinned;
 mod quotas;

@@ -10,10 +10,12 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::support::cuda_driver as driver;
 use crate::support::fake_cuda::{FakeCuda, Kind};
-use crate::support::gpus::{alone, device, exchange, hear_out, is_closed, recv, small_pool};
+use crate::support::gpus::{
+    alone, device, exchange, hear_out, is_closed, pool_options, recv, small_pool,
+};
 use crate::support::other::{run_here, say};
 use crate::support::quiet::without_threads;
-use crate::support::{HANG, soon, unique_name, wait_until};
+use crate::support::{HANG, pair_of, soon, unique_name, wait_until};
 
 /// A stream's pause before each of its acts.
 const SLOW: Duration = Duration::from_millis(20);
@@ -146,6 +148,61 @@ fn memory_that_no_thread_can_free_waits_and_its_owner_does_not() {
         assert!(thread("slipring-cuda").is_some());
     });
     cuda.was_used_well();
+}
+
+/// Nobody tells the log under a lock, and a subscriber that panics stops nothing.
+#[test]
+fn a_subscriber_that_calls_the_library_or_panics_harms_nothing() {
+    const TEST: &str = "a_subscriber_that_calls_the_library_or_panics_harms_nothing";
+    let cuda = FakeCuda::new().of_kind(Kind::Words);
+    if !cuda.tells(TEST) {
+        return;
+    }
+    run_here(TEST, |what| {
+        tracing::subscriber::set_global_default(Log).unwrap();
+        let hear: fn() = match what {
+            "calls" => || {
+                device().trim().unwrap();
+            },
+            "panics" => || panic!("a subscriber"),
+            other => panic!("{other}"),
+        };
+        HEARS.set(hear).unwrap();
+        let device = device();
+        let stream = device.stream().unwrap();
+        let pool = device.pool_with(pool_options()).unwrap();
+        let (mut near, mut far) = pair_of(&Context::new().unwrap(), &Context::new().unwrap());
+        near.send_tensor(pool.alloc::<u8>([64], &stream).unwrap().share().unwrap()).unwrap();
+        let tensor = recv(&mut far);
+        // Its memory is out, so it is freed when a later call finds it back.
+        drop(pool);
+        drop((tensor, near, far));
+        let (to, from) = std::sync::mpsc::channel();
+        let sweeps = (device.clone(), stream.clone());
+        let sweeper = std::thread::spawn(move || {
+            without_threads();
+            let (device, stream) = sweeps;
+            let left = device.trim().unwrap();
+            // A failed call, and the memory that it leaves.
+            let pool = device.pool_with(pool_options()).unwrap();
+            let failed = pool.alloc::<u8>([64], &stream).map(drop);
+            to.send((left, failed.is_err())).unwrap();
+        });
+        let (left, has_failed) = from.recv_timeout(HANG).expect("it waits for a lock");
+        sweeper.join().unwrap();
+        assert!(left > 0 && has_failed);
+        assert!(thread("slipring-cuda").is_none());
+        let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let told = lines.iter().filter(|line| line.contains("no thread to free memory of GPUs"));
+        assert_eq!(told.count(), 1, "{lines:#?}");
+        drop(stream);
+        is_closed(&device);
+    });
+    for what in ["calls", "panics"] {
+        let cuda = cuda.clone().fail("cuMemSetAccess:999:2");
+        cuda.start(TEST, what).succeeds();
+        cuda.was_used_well();
+    }
 }
 
 /// How often a thread has gone to sleep.
