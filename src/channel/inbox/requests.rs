@@ -26,7 +26,7 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
+    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut), and as [`recv`](Self::recv).
     pub fn recv_request_deadline(&mut self, deadline: Instant) -> Result<Option<Request>> {
         self.request(RecvPatience::Until(deadline)).map_err(into_error)
     }
