@@ -3,7 +3,8 @@
 //! 1. A record names a segment only after the segment's packet is on the socket.
 //! 2. The announced segments of a peer together stay within the limit that the peer gave in the handshake.
 //! 3. A segment is retired only when the peer holds no loan in it and has passed the last record that names it.
-//! 4. After at most 32 packets that the peer has not read, or as many as the socket takes, a record tells it to read its socket.
+//! 4. After at most 32 packets that the peer has not read, a record tells it to read its socket. A record that names segments
+//!    comes earlier, if the socket takes no further packet.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -26,7 +26,7 @@ pub(crate) const LIMIT: usize = 4096;
 pub(crate) struct Calls {
     /// The last id that was used.
     last: u64,
-    /// Requests whose response has not come and is wanted, oldest first. Most are answered in this order.
+    /// Requests whose response has not come and is wanted. Ids count up, so they are in order. Most are answered in this order.
     made: VecDeque<u64>,
     /// Requests whose response has not come and is not wanted.
     abandoned: BTreeSet<u64>,

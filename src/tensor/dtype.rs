@@ -11,6 +11,8 @@ use crate::tensor::shape::Shape;
 /// The numbers are those of Triton's `TRITONSERVER_DataType`. Both lack fp8, which follows with numbers and names of this
 /// crate.
 ///
+/// Its size in memory is no promise.
+///
 /// # Examples
 ///
 /// ```

@@ -16,7 +16,7 @@ const PARTS: u32 = 40;
 /// A set is this long in the ring, at least: its names are.
 const LEN: usize = 40 * 200;
 
-/// What `link` sends, and its other end, which reads nothing.
+/// The tensors of the sets, and the pool and stream that they come from.
 struct Sets {
     device: Device,
     /// Each part starts with its number.
@@ -88,7 +88,7 @@ fn sets_that_wait_while_the_socket_is_full_go_on_in_the_longer_ring() {
     for of_kind in [Kind::Words, Kind::Synchronized, Kind::Events] {
         let cuda = FakeCuda::new().of_kind(of_kind);
         alone(TEST, &cuda, || {
-            // So many sets lie in the ring before. One alone fits into the short one.
+            // The number of sets that lie in the ring before. One alone fits into the short one.
             for before in [0, 1] {
                 let sets = Sets::new();
                 let context = Context::new().unwrap();

@@ -93,6 +93,44 @@ fn a_message_that_comes_too_late_is_an_error_and_no_other_message() {
 }
 
 #[test]
+fn a_request_that_comes_too_late_is_an_error() {
+    for is_set_aside in [false, true] {
+        let (context, peers) = (one_block(Duration::ZERO), Context::new().unwrap());
+        let (mut near, mut far) = pair_of(&context, &peers);
+        if is_set_aside {
+            // A receiver that has set a response aside takes requests another way.
+            let ids = [far.submit(b"first").unwrap(), far.submit(b"second").unwrap()];
+            for _ in ids {
+                let request = near.recv_request().unwrap().unwrap();
+                near.respond(request.id, b"answer").unwrap();
+            }
+            assert_eq!(far.wait(ids[1]).unwrap(), b"answer");
+        }
+        near.submit(&[7; BLOCK as usize]).unwrap();
+        near.close().unwrap();
+        overwrite(&context);
+        assert!(is_revoked(far.recv_request()), "set aside: {is_set_aside}");
+    }
+}
+
+#[test]
+fn a_response_that_comes_too_late_is_an_error() {
+    for is_set_aside in [false, true] {
+        let (context, peers) = (one_block(Duration::ZERO), Context::new().unwrap());
+        let (mut near, mut far) = pair_of(&context, &peers);
+        let ids = [far.submit(b"first").unwrap(), far.submit(b"second").unwrap()];
+        let asked = ids.map(|_| near.recv_request().unwrap().unwrap().id);
+        if is_set_aside {
+            near.respond(asked[0], b"answer").unwrap();
+        }
+        near.respond(asked[1], &[7; BLOCK as usize]).unwrap();
+        near.close().unwrap();
+        overwrite(&context);
+        assert!(is_revoked(far.wait(ids[1])), "set aside: {is_set_aside}");
+    }
+}
+
+#[test]
 fn what_was_taken_back_before_is_not_shown_in_place() {
     for drains in [true, false] {
         let (context, peers) = (one_block(Duration::ZERO), Context::new().unwrap());

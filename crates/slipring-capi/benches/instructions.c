@@ -1,6 +1,6 @@
 /* Sends messages of 64 bytes in place from one end of a link to the other, in one thread: `instructions` counts what one takes.
  *
- *     ./instructions_c MESSAGES
+ *     ./c MESSAGES
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // Sends messages of 64 bytes in place from one end of a link to the other, in one thread: instructions.c in C++.
 //
-//     ./instructions_cpp MESSAGES
+//     ./cpp MESSAGES
 #include <cstdlib>
 #include <cstring>
 #include <utility>

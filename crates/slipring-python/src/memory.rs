@@ -369,12 +369,10 @@ impl Memory {
 impl State {
     /// Takes the contents, beside so many views that live.
     fn release(&mut self, own: usize) -> Result<Option<Contents>, Refusal> {
-        if self.views > own {
-            return Err(Refusal::Views(self.views - own, "released"));
-        }
         match self.contents {
             Contents::Sending => Err(self.contents.gone()),
             Contents::Sent | Contents::Released => Ok(None),
+            _ if self.views > own => Err(Refusal::Views(self.views - own, "released")),
             _ => Ok(Some(std::mem::replace(&mut self.contents, Contents::Released))),
         }
     }

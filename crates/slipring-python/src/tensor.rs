@@ -284,8 +284,9 @@ impl Tensor {
 
     /// Checks that what was read until now is what was sent.
     ///
-    /// For a tensor on a GPU it first waits `timeout` seconds for the work that writes the elements, and, if `Tensors.open()` has
-    /// returned the tensor, for the work that the stream has got by now.
+    /// For a tensor on a GPU it first waits up to `timeout` seconds, or as long as it takes, for the work that writes the elements,
+    /// and, if `Tensors.open()` has returned the tensor, for the work that the stream has got by now. Any other tensor is opened
+    /// first, which waits for the driver however short the timeout is.
     ///
     /// Raises `LoanRevoked` if the peer has ended the link and taken the memory back, and `TensorGone`. For a tensor on a GPU
     /// raises `PeerDied` if the peer's process has ended before the elements were written, `TimedOut`, and `GpuError`. A tensor

@@ -958,7 +958,16 @@ def rust_owner(name: str, how: str, seconds: float) -> Iterator[tuple[subprocess
 
 
 # An owner that is this slow writes no word before it is stopped.
-SLOW = 2.0
+SLOW = 60.0
+
+
+def succeeds(check: Callable[[], None]) -> bool:
+    """Returns whether a check does not time out."""
+    try:
+        check()
+    except slipring.TimedOut:
+        return False
+    return True
 
 
 def checks_unwritten(name: str, how: str) -> None:
@@ -992,6 +1001,7 @@ def checks_written(name: str, how: str) -> None:
             each.check()
             assert driver.is_idle(stream)
             each.check(timeout=LONG)
+            wait_until(partial(succeeds, partial(each.check, timeout=0)))
         assert driver.read(taken.start, 4, stream) == b"\1\1\1\1"
         owner.kill()
         owner.wait(LONG)
@@ -1018,9 +1028,11 @@ def checks_held_up(name: str) -> None:
         def free() -> None:
             Driver().free(start)
 
-        threading.Thread(target=free, daemon=True).start()
+        freeing = threading.Thread(target=free, daemon=True)
+        freeing.start()
         for _ in range(50):
             raises(slipring.TimedOut, "stream", partial(opened.check, timeout=0.02))
+        assert freeing.is_alive()
         owner.kill()
         os._exit(0)
 

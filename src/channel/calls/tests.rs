@@ -18,6 +18,19 @@ fn a_response_comes_once_and_only_to_a_request() {
 }
 
 #[test]
+fn a_response_that_goes_to_the_caller_at_once_is_taken_once() {
+    let mut calls = Calls::default();
+    let [first, second, third] = std::array::from_fn(|_| calls.make().unwrap());
+    assert_eq!(calls.take(second), Ok(true), "out of order");
+    assert!(calls.is_made(first) && !calls.is_made(second) && calls.is_made(third));
+    assert_eq!(calls.take(second), Err(Fault::UnknownRequest { id: 2 }));
+    calls.abandon(third);
+    assert_eq!(calls.take(third), Ok(false), "not wanted");
+    assert_eq!(calls.take(first), Ok(true));
+    assert_eq!(calls.take(RequestId(4)), Err(Fault::UnknownRequest { id: 4 }));
+}
+
+#[test]
 fn requests_in_flight_are_bounded() {
     let mut calls = Calls::default();
     let ids: Vec<_> = (0..LIMIT).map(|_| calls.make().unwrap()).collect();
