@@ -130,11 +130,17 @@ impl Open {
         idle
     }
 
-    /// Closes the allocations without a view beyond [`IDLE`]. Another thread closes them.
-    fn close_oldest(&mut self) {
+    /// Closes the allocations without a view beyond [`IDLE`]. Another thread closes them. While a stream may wait for a word, none
+    /// is closed: it would wait, charged and with its loan, and the next tensor of it would be opened anew. Returns whether that is
+    /// so.
+    fn close_oldest(&mut self, waits: &Waits) -> bool {
         let idle: Vec<Key> = self.idle().into_iter().map(|(key, _)| key).collect();
         let beyond = idle.len().saturating_sub(IDLE);
+        if beyond > 0 && waits.are_there() {
+            return true;
+        }
         idle.iter().take(beyond).for_each(|key| drop(self.imports.remove(key)));
+        false
     }
 }
 
@@ -243,7 +249,11 @@ impl Imports {
         }
         let bytes = loan.passed().map_or(0, |passed| passed.len());
         memory.imports.insert(key, Known { last: now, import: import.clone(), passed, bytes });
-        memory.close_oldest();
+        let waits = Waits::of_process();
+        if memory.close_oldest(&waits) {
+            drop(memory);
+            waits.ask_all();
+        }
         Ok(import)
     }
 

@@ -125,6 +125,12 @@ impl Waits {
         None
     }
 
+    /// Returns whether a stream may wait for a word, as far as the words were read.
+    pub(super) fn are_there(&self) -> bool {
+        let table = self.table();
+        table.adding > 0 || !table.closed(table.next).is_empty()
+    }
+
     /// Waits until no stream may wait for a word, at most for `patience`. The words are read. Returns whether none does.
     pub(super) fn are_over(&self, patience: Duration) -> bool {
         let (deadline, mut pause) = (Instant::now() + patience, PAUSE.0);

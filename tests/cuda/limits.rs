@@ -172,6 +172,35 @@ fn beside_an_unwritten_word_an_honest_peer_keeps_what_is_open_and_its_link() {
 }
 
 #[test]
+fn beside_an_unwritten_word_more_than_64_allocations_by_turns_are_opened_once_each() {
+    const TEST: &str =
+        "beside_an_unwritten_word_more_than_64_allocations_by_turns_are_opened_once_each";
+    const COUNT: usize = 70;
+    let cuda = FakeCuda::new().locked();
+    if !cuda.tells(TEST) {
+        return;
+    }
+    alone(TEST, &cuda, || {
+        let device = device();
+        let [waiting, stream] = [(); 2].map(|()| device.stream().unwrap());
+        let limit = COUNT as u64 + 10;
+        let mut stage = Stage::new(Options::new().link_limit(Resource::GpuMappings, limit));
+        let [mut honest, mut silent] = [(); 2].map(|()| Side::new(&mut stage));
+        let unwritten = Unwritten::new(&device, &waiting, &mut silent.link, &mut silent.peer);
+        let tensors: Vec<_> = (0..COUNT).map(|_| honest.tensor(&device)).collect();
+        for _ in 0..4 {
+            tensors.iter().for_each(|tensor| opens(&device, tensor, &stream).unwrap());
+        }
+        honest.goes_on(&device);
+        unwritten.write();
+        drop((tensors, honest, silent));
+        is_closed(&device);
+    });
+    cuda.was_used_well();
+    assert_eq!(calls(&cuda.trace(), "cuMemMap"), COUNT + 1);
+}
+
+#[test]
 fn two_threads_open_an_allocation_once_that_is_refused() {
     const TEST: &str = "two_threads_open_an_allocation_once_that_is_refused";
     const ROUNDS: usize = 50;

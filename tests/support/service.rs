@@ -32,7 +32,7 @@ use slipring::commit::{
     BufferInfo, Buffers, Caller, Client, Description, Direction, ModelSource, Refused, RegionInfo,
     Server, ServerOptions, Service,
 };
-use slipring::{Context, DType, Error, ErrorKind};
+use slipring::{Context, DType, Error, ErrorKind, Options};
 
 use super::{HANG, unique_name};
 
@@ -239,7 +239,9 @@ impl Stage {
     }
 
     pub fn at(name: &str, options: ServerOptions) -> Self {
-        Self::of(Context::new().unwrap(), name, options)
+        // A machine with other work gives a CPU late.
+        let context = Options::new().handshake_timeout(HANG);
+        Self::of(Context::with_options(context).unwrap(), name, options)
     }
 
     pub fn of(context: Context, name: &str, options: ServerOptions) -> Self {
