@@ -67,7 +67,8 @@ impl Device {
     /// Opens a tensor for `stream`, which is of this GPU, to read. The stream waits, on the GPU, until the tensor's
     /// writer is done. The call waits at most 20 ms for memory of the GPU that is being freed,
     /// [`open_all`](Self::open_all) for each free that begins meanwhile. The first tensor of a chunk of a peer's pool opens the
-    /// chunk, which takes about 100 µs.
+    /// chunk, which takes about 100 µs. Over a limit of the peer's account it waits up to two seconds for idle allocations to be
+    /// closed.
     ///
     /// The tensor may lie on another GPU that this process sees, whose memory this one [can use](Self::can_access), if it is in
     /// memory of a pool with [`Export::FileDescriptor`](crate::cuda::Export::FileDescriptor), and its order is
