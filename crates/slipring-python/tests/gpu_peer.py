@@ -958,7 +958,7 @@ def rust_owner(name: str, how: str, seconds: float) -> Iterator[tuple[subprocess
 
 
 # An owner that is this slow writes no word before it is stopped.
-SLOW = 60.0
+SLOW = 2.0
 
 
 def succeeds(check: Callable[[], None]) -> bool:
