@@ -173,11 +173,12 @@ impl MappingCharge {
 }
 
 impl MissingRoom {
+    /// Returns how much is missing: bytes, or mappings.
     pub fn amount(&self) -> u64 {
         self.amount
     }
 
-    /// Returns how much of it there is when an allocation of `len` bytes is closed.
+    /// Returns how much of it the close of an allocation of `len` bytes gives back.
     pub fn won_by(&self, len: u64) -> u64 {
         if self.is_bytes { len } else { 1 }
     }

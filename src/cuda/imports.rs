@@ -130,9 +130,8 @@ impl Open {
         idle
     }
 
-    /// Closes the allocations without a view beyond [`IDLE`]. Another thread closes them. While a stream may wait for a word, none
-    /// is closed: it would wait, charged and with its loan, and the next tensor of it would be opened anew. Returns whether that is
-    /// so.
+    /// Has another thread close the allocations without a view beyond [`IDLE`]. Closes none while a stream may wait for a word: it
+    /// would stay charged until then, and the next tensor of it would be opened anew. Returns whether a word is in the way.
     fn close_oldest(&mut self, waits: &Waits) -> bool {
         let idle: Vec<Key> = self.idle().into_iter().map(|(key, _)| key).collect();
         let beyond = idle.len().saturating_sub(IDLE);

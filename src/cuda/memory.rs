@@ -67,7 +67,7 @@ enum Origin {
 pub(super) enum HeldMemory {
     /// By a handle. The process holds it once.
     Handle(Opening<Memory>),
-    /// By nothing that another part of the process may have, too.
+    /// Alone: no other part of the process has it.
     Sole(Memory),
 }
 
@@ -97,8 +97,8 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`]; [`CudaFault::Closing`]: the process holds other memory by this handle. With the memory that is to be
-    /// freed, if there is some: that may wait.
+    /// [`CudaFault::Driver`]; [`CudaFault::Closing`]: the process holds other memory by this handle. What was allocated comes with the
+    /// error, because its caller may not wait for the free.
     pub(super) fn exported(
         device: &Device,
         len: u64,

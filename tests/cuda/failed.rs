@@ -4,67 +4,27 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use slipring::cuda::{Device, GpuView, Stream};
+use slipring::cuda::{Device, Stream};
 use slipring::error::CudaFault;
 use slipring::options::Resource;
-use slipring::tensor::{GpuOrder, GpuPlace};
 use slipring::{Connection, Error, ErrorKind, Options};
 
 use crate::errors::{description, post};
 use crate::forged::{TWO, allocate, announce, place};
 use crate::hangs::HungCall;
-use crate::support::cuda_driver as driver;
+use crate::side::{Side, Unwritten};
 use crate::support::fake_cuda::{Call, FakeCuda, Kind};
 use crate::support::gpus::{
     Two, alone, cuda_fault, device, driver_fault, hear_out, is_closed, pool_options, recv,
 };
 use crate::support::other::run_here;
-use crate::support::raw::{Lent, RawPeer, allocation_packet, withdraw_packet};
+use crate::support::raw::{RawPeer, allocation_packet, withdraw_packet};
 use crate::support::{Stage, soon, wait_until};
 
 const MIB: u64 = 1 << 20;
 
 /// Enough for a thread that does not wait to come through.
 const A_WHILE: Duration = Duration::from_millis(100);
-
-/// A stream that waits for a word of a peer that lives, which nobody writes until it is told to go on.
-pub struct Unwritten {
-    view: GpuView,
-}
-
-impl Unwritten {
-    const VALUE: u64 = 1 << 40;
-    const WORD: u64 = 4096;
-
-    /// The first allocation of a peer.
-    pub fn new(
-        device: &Device,
-        stream: &Stream,
-        link: &mut Connection,
-        peer: &mut RawPeer,
-    ) -> Self {
-        let (uuid, number) = (device.uuid(), u64::MAX);
-        let packet = allocation_packet(number, 2 * MIB, uuid.0);
-        announce(peer, &packet, &[allocate(device.ordinal() as i32, 2 << 20)]);
-        let order = GpuOrder::Word { offset: Self::WORD, value: Self::VALUE };
-        let two = TWO.map(|lent| Lent { slot: lent.slot + 2, ..lent });
-        let unwritten = GpuPlace { order, ..place(uuid, number, 2 * MIB) };
-        post(peer, &two, &description(&unwritten));
-        let view = device.open(&recv(link), stream).unwrap();
-        assert!(!stream.is_idle().unwrap());
-        Self { view }
-    }
-
-    pub fn write(self) {
-        let stream = self.view.stream();
-        let other = stream.device().stream().unwrap();
-        let at = self.view.device_ptr() + Self::WORD;
-        driver::begin(stream.device().ordinal() as i32);
-        let raw = other.as_raw() as usize;
-        assert_eq!(driver::cuStreamWriteValue64_v2(raw, at, Self::VALUE, 0), 0);
-        stream.synchronize_deadline(soon()).unwrap();
-    }
-}
 
 /// Opens 64 bytes of an allocation of a peer, twice. Returns the two errors.
 fn refused(
@@ -113,9 +73,9 @@ fn a_peer_that_lies_while_its_word_is_awaited_is_refused_by_its_account() {
             [(Resource::GpuMappings, MAPPINGS), (Resource::GpuMappedBytes, MAPPINGS * 2 * MIB)];
         for (resource, limit) in limits {
             let mut stage = Stage::new(Options::new().link_limit(resource, limit));
-            let (mut link, mut peer) = stage.link();
-            peer.send_segment(1, 1 << 20);
-            let unwritten = Unwritten::new(&device, &waiting, &mut link, &mut peer);
+            let mut side = Side::new(&mut stage);
+            let unwritten = Unwritten::new(&device, &waiting, &mut side);
+            let Side { mut link, mut peer, .. } = side;
             let said = device.uuid();
             let wrong =
                 |error: &Error| *error.kind() == ErrorKind::Cuda(CudaFault::WrongDevice { said });
@@ -175,17 +135,13 @@ fn an_open_that_fails_while_a_word_is_awaited_unmaps_nothing_and_a_later_one_goe
             let device = device();
             let [waiting, stream] = [(); 2].map(|()| device.stream().unwrap());
             let mut stage = Stage::new(Options::new());
-            let (mut link, mut peer) = stage.link();
-            peer.send_segment(1, 1 << 20);
-            let unwritten = Unwritten::new(&device, &waiting, &mut link, &mut peer);
-            let uuid = device.uuid();
-            announce(&mut peer, &allocation_packet(0, 2 * MIB, uuid.0), &[allocate(0, 2 << 20)]);
-            post(&mut peer, &TWO, &description(&place(uuid, 0, 2 * MIB)));
-            let tensor = recv(&mut link);
+            let mut side = Side::new(&mut stage);
+            let unwritten = Unwritten::new(&device, &waiting, &mut side);
+            let tensor = side.tensor(&device);
             assert_eq!(driver_fault(device.open(&tensor, &stream)).1, 999);
             assert_eq!(device.to_host(&tensor, &stream).unwrap().byte_len(), 64);
             unwritten.write();
-            drop((tensor, link, peer));
+            drop((tensor, side));
             is_closed(&device);
         });
         cuda.was_used_well();
@@ -215,9 +171,8 @@ fn a_chunk_whose_making_fails_while_a_word_is_awaited_counts_until_it_is_freed()
             let device = device();
             let [waiting, stream] = [(); 2].map(|()| device.stream().unwrap());
             let mut stage = Stage::new(Options::new());
-            let (mut link, mut peer) = stage.link();
-            peer.send_segment(1, 1 << 20);
-            let unwritten = Unwritten::new(&device, &waiting, &mut link, &mut peer);
+            let mut side = Side::new(&mut stage);
+            let unwritten = Unwritten::new(&device, &waiting, &mut side);
             let pool = device.pool_with(pool_options().chunk(2 << 20).quota(3 << 20)).unwrap();
             assert_eq!(driver_fault(pool.alloc::<u8>([64], &stream)).1, 999);
             std::thread::sleep(A_WHILE);
@@ -225,11 +180,11 @@ fn a_chunk_whose_making_fails_while_a_word_is_awaited_counts_until_it_is_freed()
             let refused = cuda_fault(pool.alloc::<u8>([64], &stream));
             assert!(matches!(refused, CudaFault::Exhausted { used, .. } if used == 2 * MIB));
             // A question for the word counts while it is under way.
-            wait_until("the chunk is to be freed", || device.trim().unwrap() == 1);
+            wait_until("only the chunk waits", || device.trim().unwrap() == 1);
             unwritten.write();
             wait_until("it is freed", || pool.bytes().unwrap() == 0);
             drop(pool.alloc::<u8>([64], &stream).unwrap());
-            drop((pool, link, peer));
+            drop((pool, side));
             is_closed(&device);
         });
         cuda.was_used_well();

@@ -1,63 +1,19 @@
 //! Accounts of allocations of GPUs: what a link keeps open costs no link, goes where room is needed, and is opened once.
 
-use std::os::fd::OwnedFd;
 use std::sync::Barrier;
 
 use slipring::cuda::{Device, Stream};
-use slipring::error::{CudaFault, GpuUuid};
+use slipring::error::CudaFault;
 use slipring::options::Resource;
-use slipring::{Connection, ErrorKind, Options, Result, Tensor};
+use slipring::{ErrorKind, Options, Result, Tensor};
 
-use crate::errors::{description, post};
-use crate::failed::Unwritten;
-use crate::forged::{TWO, allocate, announce, place};
+use crate::forged::allocate;
+use crate::side::{Side, Unwritten};
 use crate::support::fake_cuda::{Call, FakeCuda};
-use crate::support::gpus::{alone, calls, cuda_fault, device, driver_fault, is_closed, recv};
-use crate::support::raw::{Lent, RawPeer, allocation_packet};
+use crate::support::gpus::{alone, calls, cuda_fault, device, driver_fault, is_closed};
 use crate::support::{Stage, wait_until};
 
 const MIB: u64 = 1 << 20;
-
-/// A link, and the peer whose allocations are numbered from 0 on.
-struct Side {
-    link: Connection,
-    peer: RawPeer,
-    next: u64,
-}
-
-impl Side {
-    fn new(stage: &mut Stage) -> Self {
-        let (link, mut peer) = stage.link();
-        peer.send_segment(1, 1 << 20);
-        Self { link, peer, next: 0 }
-    }
-
-    /// Receives a tensor in a new allocation, which is said to lie on the GPU with this UUID.
-    fn tensor_of(&mut self, uuid: GpuUuid, len: u64, fd: OwnedFd) -> Tensor {
-        let number = self.next;
-        self.next += 1;
-        announce(&mut self.peer, &allocation_packet(number, len, uuid.0), &[fd]);
-        post(&mut self.peer, &TWO, &description(&place(uuid, number, len)));
-        recv(&mut self.link)
-    }
-
-    /// Receives a tensor in a new allocation of 2 MiB on the first GPU.
-    fn tensor(&mut self, device: &Device) -> Tensor {
-        self.tensor_of(device.uuid(), 2 * MIB, allocate(0, 2 << 20))
-    }
-
-    /// The link takes a new segment of the peer's pool.
-    fn goes_on(&mut self, device: &Device) {
-        self.peer.send_segment(2, 1 << 20);
-        let two = TWO.map(|lent| Lent { segment: 2, ..lent });
-        let (uuid, number) = (device.uuid(), self.next);
-        self.next += 1;
-        let packet = allocation_packet(number, 2 * MIB, uuid.0);
-        announce(&mut self.peer, &packet, &[allocate(0, 2 << 20)]);
-        post(&mut self.peer, &two, &description(&place(uuid, number, 2 * MIB)));
-        drop(recv(&mut self.link));
-    }
-}
 
 fn opens(device: &Device, tensor: &Tensor, stream: &Stream) -> Result<()> {
     device.open(tensor, stream).map(drop)
@@ -155,7 +111,7 @@ fn beside_an_unwritten_word_an_honest_peer_keeps_what_is_open_and_its_link() {
         let [mut honest, mut silent] = [(); 2].map(|()| Side::new(&mut stage));
         let open: Vec<_> = (0..3).map(|_| honest.tensor(&device)).collect();
         open.iter().for_each(|tensor| opens(&device, tensor, &stream).unwrap());
-        let unwritten = Unwritten::new(&device, &waiting, &mut silent.link, &mut silent.peer);
+        let unwritten = Unwritten::new(&device, &waiting, &mut silent);
         let more = honest.tensor(&device);
         for _ in 0..3 {
             is_full(device.open(&more, &stream), "GPU mappings");
@@ -186,7 +142,7 @@ fn beside_an_unwritten_word_more_than_64_allocations_by_turns_are_opened_once_ea
         let limit = COUNT as u64 + 10;
         let mut stage = Stage::new(Options::new().link_limit(Resource::GpuMappings, limit));
         let [mut honest, mut silent] = [(); 2].map(|()| Side::new(&mut stage));
-        let unwritten = Unwritten::new(&device, &waiting, &mut silent.link, &mut silent.peer);
+        let unwritten = Unwritten::new(&device, &waiting, &mut silent);
         let tensors: Vec<_> = (0..COUNT).map(|_| honest.tensor(&device)).collect();
         for _ in 0..4 {
             tensors.iter().for_each(|tensor| opens(&device, tensor, &stream).unwrap());

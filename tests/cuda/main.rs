@@ -20,6 +20,7 @@ mod peers;
 mod pinned;
 mod quotas;
 mod sets;
+mod side;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;

@@ -150,29 +150,6 @@ fn gone() -> &'static str {
     "the peer has closed"
 }
 
-/// Sums every byte where it lies.
-#[inline]
-fn sum(bytes: Bytes<'_>) -> u64 {
-    let lines = bytes.lines();
-    let rest = lines.remainder();
-    let mut sum = 0u64;
-    for at in (0..rest.len()).step_by(8) {
-        let mut word = [0; 8];
-        rest.slice(at, 8).copy_to(&mut word);
-        sum = sum.wrapping_add(u64::from_ne_bytes(word));
-    }
-    if bytes.len() < 64 {
-        return sum;
-    }
-    let mut lanes = [0u64; 8];
-    for line in lines {
-        for (lane, word) in lanes.iter_mut().zip(line) {
-            *lane = lane.wrapping_add(word);
-        }
-    }
-    lanes.iter().fold(sum, |sum, lane| sum.wrapping_add(*lane))
-}
-
 struct Messages {
     link: Connection,
 }
@@ -196,7 +173,7 @@ impl End for Messages {
 
     fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         let received = self.link.receiver().peek()?.ok_or_else(gone)?;
-        let got = sum(received.bytes());
+        let got = payload::sum_in_place(received.bytes());
         received.release()?;
         Ok(got)
     }
@@ -205,7 +182,7 @@ impl End for Messages {
         let (late, mut got) = (Instant::now() + Duration::from_secs(10), 0u64);
         let count =
             self.link.receiver().drain_deadline(RUN.min(most as usize), late, |_, bytes| {
-                got = got.wrapping_add(sum(bytes));
+                got = got.wrapping_add(payload::sum_in_place(bytes));
             })?;
         if count == 0 { Err(gone().into()) } else { Ok((count as u64, got)) }
     }
@@ -252,7 +229,7 @@ impl End for Tensors {
     }
 
     fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
-        Ok(sum(Tensors::receive(self)?.bytes()?))
+        Ok(payload::sum_in_place(Tensors::receive(self)?.bytes()?))
     }
 
     fn hand(&mut self, len: usize) -> Outcome<()> {

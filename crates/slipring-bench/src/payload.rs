@@ -2,6 +2,8 @@
 //!
 //! Floors and subjects fill and sum with the same loops, so that only the transport differs.
 
+use slipring::message::Bytes;
+
 use crate::Outcome;
 
 /// Returns the seed of the message with this number. The two directions use different salts.
@@ -30,6 +32,30 @@ pub fn sum(bytes: &[u8]) -> u64 {
             word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
         ]))
     })
+}
+
+/// As [`sum`], in the peer's memory.
+#[inline]
+pub fn sum_in_place(bytes: Bytes<'_>) -> u64 {
+    let lines = bytes.lines();
+    let rest = lines.remainder();
+    let mut sum = 0u64;
+    for at in (0..rest.len()).step_by(8) {
+        let mut word = [0; 8];
+        rest.slice(at, 8).copy_to(&mut word);
+        sum = sum.wrapping_add(u64::from_ne_bytes(word));
+    }
+    if bytes.len() < 64 {
+        // The lanes would cost a short message as much as its words.
+        return sum;
+    }
+    let mut lanes = [0u64; 8];
+    for line in lines {
+        for (lane, word) in lanes.iter_mut().zip(line) {
+            *lane = lane.wrapping_add(word);
+        }
+    }
+    lanes.iter().fold(sum, |sum, lane| sum.wrapping_add(*lane))
 }
 
 /// Returns the sum of `len` bytes that [`fill`] wrote from `seed`.

@@ -71,10 +71,10 @@ impl Receiver {
         id: RequestId,
         patience: RecvPatience,
     ) -> Result<Option<Vec<u8>>, TryRecvError> {
-        let taken = (|| match self.body_at_once(Awaited::Response(id), patience)? {
-            Some((_, body)) => Ok(self.take_call(id)?.then_some(body)),
-            None => Ok(None),
-        })();
+        let taken = self.body_at_once(Awaited::Response(id), patience).and_then(|found| {
+            let Some((_, body)) = found else { return Ok(None) };
+            Ok(self.take_call(id)?.then_some(body))
+        });
         if let Err(TryRecvError::Failed(error)) = &taken {
             self.fail_calls(&[id], error);
         }

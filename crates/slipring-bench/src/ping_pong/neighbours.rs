@@ -14,7 +14,7 @@ use slipring::error::TryRecvError;
 use slipring::{Address, Context};
 
 use super::broadcasts::Ends;
-use super::subjects::{gone, sum};
+use super::subjects::gone;
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
@@ -88,8 +88,8 @@ impl Neighbours {
         let (number, seed) = self.ends.next_in();
         let sample = self.ends.subscribers[0].recv()?.ok_or_else(gone)?;
         let got = match self.bytes < TENSOR {
-            true => sum(sample.bytes()?),
-            false => sum(sample.into_tensor()?.bytes()?),
+            true => payload::sum_in_place(sample.bytes()?),
+            false => payload::sum_in_place(sample.into_tensor()?.bytes()?),
         };
         payload::check(got, payload::expected(self.bytes, seed), number)
     }

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use slipring::error::TryRecvError;
-use slipring::message::Bytes;
 use slipring::options::Spin;
 use slipring::{Address, Connection, Context, Listener, Options};
 
@@ -318,29 +317,6 @@ pub fn gone() -> &'static str {
     "the peer has closed"
 }
 
-/// Sums every byte in place, in the peer's memory.
-#[inline]
-pub fn sum(bytes: Bytes<'_>) -> u64 {
-    let lines = bytes.lines();
-    let rest = lines.remainder();
-    let mut sum = 0u64;
-    for at in (0..rest.len()).step_by(8) {
-        let mut word = [0; 8];
-        rest.slice(at, 8).copy_to(&mut word);
-        sum = sum.wrapping_add(u64::from_ne_bytes(word));
-    }
-    if bytes.len() < 64 {
-        return sum;
-    }
-    let mut lanes = [0u64; 8];
-    for line in lines {
-        for (lane, word) in lanes.iter_mut().zip(line) {
-            *lane = lane.wrapping_add(word);
-        }
-    }
-    lanes.iter().fold(sum, |sum, lane| sum.wrapping_add(*lane))
-}
-
 /// Opens a side that sends short messages and answers at once, with these options.
 pub fn direct(setup: &Setup, options: Options) -> Outcome<Box<dyn Exchange>> {
     Direct::with(setup, options)
@@ -409,7 +385,7 @@ impl Turn for InPlace {
     fn receive(&mut self) -> Outcome<()> {
         let (number, seed) = self.ends.next_in();
         let received = self.ends.link.receiver().peek()?.ok_or_else(gone)?;
-        let (got, len) = (sum(received.bytes()), received.len());
+        let (got, len) = (payload::sum_in_place(received.bytes()), received.len());
         received.release()?;
         payload::check(got, payload::expected(len, seed), number)
     }
@@ -559,7 +535,7 @@ impl Exchange for Stream {
             for _ in 0..count {
                 let (_, seed) = self.ends.next_in();
                 let received = self.ends.link.receiver().peek()?.ok_or_else(gone)?;
-                got = got.wrapping_add(sum(received.bytes()));
+                got = got.wrapping_add(payload::sum_in_place(received.bytes()));
                 expected = expected.wrapping_add(payload::expected(received.len(), seed));
                 received.release()?;
             }
@@ -571,7 +547,7 @@ impl Exchange for Stream {
                 let seen = link.receiver().drain_deadline(left as usize, late, |_, bytes| {
                     let seed = payload::seed(*received, salt);
                     *received += 1;
-                    got = got.wrapping_add(sum(bytes));
+                    got = got.wrapping_add(payload::sum_in_place(bytes));
                     expected = expected.wrapping_add(payload::expected(bytes.len(), seed));
                 })?;
                 if seen == 0 {

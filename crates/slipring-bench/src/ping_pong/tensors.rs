@@ -2,7 +2,7 @@
 
 use slipring::{Context, Options, Tensor};
 
-use super::subjects::{Ends, gone, sum};
+use super::subjects::{Ends, gone};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::memory::Mapping;
@@ -73,7 +73,11 @@ impl Turn for Fresh {
         if !self.filled {
             return Ok(());
         }
-        payload::check(sum(tensor.bytes()?), payload::expected(self.bytes, seed), number)
+        payload::check(
+            payload::sum_in_place(tensor.bytes()?),
+            payload::expected(self.bytes, seed),
+            number,
+        )
     }
 }
 
