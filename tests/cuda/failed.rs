@@ -260,13 +260,16 @@ fn what_a_call_leaves_that_fails_is_freed_by_the_thread_that_frees() {
                 let device = device();
                 let stream = device.stream().unwrap();
                 let pool = device.pool_with(pool_options()).unwrap();
-                match pool.alloc::<u8>([64], &stream) {
-                    Ok(draft) => link.send_tensor(draft.share().unwrap()).unwrap(),
-                    Err(error) => assert!(matches!(error.kind(), ErrorKind::Cuda(_)), "{error}"),
-                }
-                // Nothing keeps the rest from being freed by then.
+                let draft = pool.alloc::<u8>([64], &stream);
+                // Nothing keeps what a failed one leaves from being freed.
                 is_closed(&device);
-                link.send(b"it has failed, or is sent").unwrap();
+                match draft {
+                    Ok(draft) => link.send_tensor(draft.share().unwrap()).unwrap(),
+                    Err(error) => {
+                        assert!(matches!(error.kind(), ErrorKind::Cuda(_)), "{error}");
+                        link.send(b"it has failed").unwrap();
+                    }
+                }
                 hear_out(&mut link);
             },
             |mut link| {
