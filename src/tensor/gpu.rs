@@ -23,6 +23,7 @@ use crate::channel::{
 };
 use crate::error::{Error, Fault, GpuUuid, Result, TensorFault};
 use crate::handshake::has_ended;
+use crate::link::env::LinkEnv;
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
 
 /// Bytes of a ticket: the shortest block.
@@ -382,12 +383,12 @@ impl<'a> GpuBorrower<'a> {
     /// As [`Context::alloc`](crate::Context::alloc).
     pub fn ticket(&self) -> Result<Ticket> {
         let (account, peer) = self.sender.borrower();
-        let pool = self.sender.pool().clone();
-        let block = pool.alloc(TICKET)?.map_err(Error::from)?;
+        let env = self.sender.env().clone();
+        let block = env.pool().alloc(TICKET)?.map_err(Error::from)?;
         // The block is new, so nobody has it on loan.
         let block = block.share().ok_or(TensorFault::Unstable)?;
         let (block, life) = (Mutex::new(block), peer.life());
-        Ok(Ticket { core: Arc::new(TicketCore { block, pool, account, life }) })
+        Ok(Ticket { core: Arc::new(TicketCore { block, env, account, life }) })
     }
 }
 
@@ -424,7 +425,8 @@ pub struct SentTicket {
 struct TicketCore {
     /// The one handle of its owner.
     block: Mutex<SharedBlock>,
-    pool: Pool,
+    /// Its pool has the block, and its watcher closes the account when the borrower ends, also after the context's drop.
+    env: Arc<LinkEnv>,
     account: BorrowerId,
     /// The borrower's process. `None` where the kernel gives no pidfd for it.
     life: Option<Arc<OwnedFd>>,
@@ -451,12 +453,12 @@ impl Ticket {
     pub fn settle<'a>(settled: &mut Settled, tickets: impl Iterator<Item = &'a Self>) {
         for ticket in tickets {
             let is_known = |(account, pool): &(BorrowerId, Pool)| {
-                *account == ticket.core.account && pool.is(&ticket.core.pool)
+                *account == ticket.core.account && pool.is(ticket.core.env.pool())
             };
             if !settled.looked.iter().any(is_known) {
-                let TicketCore { account, pool, .. } = &*ticket.core;
-                pool.look_at(*account);
-                settled.looked.push((*account, pool.clone()));
+                let TicketCore { account, env, .. } = &*ticket.core;
+                env.pool().look_at(*account);
+                settled.looked.push((*account, env.pool().clone()));
             }
         }
     }

@@ -298,6 +298,41 @@ fn one_tensor_goes_to_many_and_is_read_at_home() {
 }
 
 #[test]
+fn the_death_of_a_borrower_whose_owner_has_left_the_link_frees_its_loans() {
+    const TEST: &str = "the_death_of_a_borrower_whose_owner_has_left_the_link_frees_its_loans";
+    for kind in Kind::ALL {
+        let cuda = FakeCuda::new().of_kind(kind);
+        let mut two = Two::start(
+            TEST,
+            &cuda,
+            |mut link| {
+                let device = device();
+                let stream = device.stream().unwrap();
+                for _ in 0..2 {
+                    let draft = small_pool(&device).alloc::<u8>([64], &stream).unwrap();
+                    link.send_tensor(draft.share().unwrap()).unwrap();
+                }
+                hear(&mut link);
+                drop(link);
+                say("gone");
+                is_closed(&device);
+            },
+            |mut link| {
+                let _tensor = recv(&mut link);
+                link.send(b"one of them is here").unwrap();
+                say("received");
+                wait_for_death();
+            },
+        );
+        two.borrower.expect("received");
+        two.owner.expect("gone");
+        two.borrower.kill();
+        two.owner.succeeds();
+        cuda.was_used_well();
+    }
+}
+
+#[test]
 fn a_borrower_s_death_brings_its_loans_back() {
     // It dies with its work under way, and with its loan returned: the event that it recorded is never over.
     for kind in Kind::ALL {

@@ -92,13 +92,18 @@ impl Two {
 fn play(test: &str, owner: fn(Connection), borrower: fn(Connection)) {
     run_here(test, |argument| {
         let (role, name) = argument.split_once(' ').unwrap();
+        // The link alone keeps its context.
         let context = Context::new().unwrap();
         if role == "borrower" {
             let mut listener = context.listen(name).unwrap();
             say("listening");
-            borrower(listener.accept_deadline(soon()).unwrap());
+            let link = listener.accept_deadline(soon()).unwrap();
+            drop((listener, context));
+            borrower(link);
         } else {
-            owner(context.connect(name).unwrap());
+            let link = context.connect(name).unwrap();
+            drop(context);
+            owner(link);
         }
         // Whatever happened, nothing stays behind.
         is_closed(&device());

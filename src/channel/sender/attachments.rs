@@ -18,6 +18,7 @@ use crate::channel::sender::lacking_room::LackingRoom;
 use crate::error::{Error, ErrorKind, Result, TensorFault, TrySendError};
 use crate::handshake::peer::Peer;
 use crate::link::allocations::SharedAllocation;
+use crate::link::env::LinkEnv;
 use crate::link::session::Session;
 use crate::link::waiter::tell_of_stall;
 use crate::patience::SendPatience;
@@ -146,6 +147,11 @@ impl Sender {
     /// The pool that this half lends from.
     pub(crate) fn pool(&self) -> &Pool {
         self.session.env.pool()
+    }
+
+    /// What the links of this half's context share.
+    pub(crate) fn env(&self) -> &Arc<LinkEnv> {
+        &self.session.env
     }
 
     /// Who borrows from it, by its account and as the kernel knows it.

@@ -127,9 +127,7 @@ fn what_was_not_sent_is_as_good_as_back() {
 
 #[test]
 fn a_link_that_breaks_gives_nothing_back_while_the_borrower_lives() {
-    // It closes accounts as long as it lives.
-    let context = Context::new().unwrap();
-    let (mut near, mut far) = pair_of(context.clone());
+    let (mut near, mut far) = pair();
     let memory = Arc::new(Nowhere::default());
     near.send_tensor(tensor(&memory)).unwrap();
     let came = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
@@ -156,6 +154,26 @@ fn a_link_that_breaks_gives_nothing_back_while_the_borrower_lives() {
     assert_eq!(tickets[0].clone().block().users(), Users::Others, "what is on its way is one");
     drop(sent);
     drop((came, lent));
+}
+
+#[test]
+fn after_the_drop_of_the_owners_context_a_borrower_that_leaves_gives_back_what_it_never_took() {
+    let (mut near, mut far) = pair();
+    let memory = Arc::new(Nowhere::default());
+    near.send_tensor(tensor(&memory)).unwrap();
+    near.send_tensor(tensor(&memory)).unwrap();
+    let came = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
+    // The connection alone has held its context.
+    drop(near);
+    assert_eq!(memory.fates(), [Fate::Out; 4]);
+    drop(came);
+    assert_eq!(memory.fates(), [Fate::Back, Fate::Back, Fate::Out, Fate::Out]);
+    drop(far);
+    let deadline = soon();
+    while memory.fates() != [Fate::Back; 4] {
+        assert!(Instant::now() < deadline, "{:?}", memory.fates());
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
