@@ -42,6 +42,7 @@ pub(crate) mod trace_context;
 
 #[cfg(feature = "cuda")]
 pub use crate::link::AnnouncedAllocations;
+pub(crate) use crate::link::env::LinkEnv;
 pub use crate::link::{LinkSocket, PassedAllocation, SharedAllocation};
 pub(crate) use attachment::{Attachment, Claims, SINGLE, SINGLE_LENS};
 pub use attachment::{LentRange, MappingCharge};

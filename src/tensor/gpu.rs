@@ -19,11 +19,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::{
-    ExtensionSlot, LentRange, LinkSocket, MappingCharge, PassedAllocation, Sender, SharedAllocation,
+    ExtensionSlot, LentRange, LinkEnv, LinkSocket, MappingCharge, PassedAllocation, Sender,
+    SharedAllocation,
 };
 use crate::error::{Error, Fault, GpuUuid, Result, TensorFault};
 use crate::handshake::has_ended;
-use crate::link::env::LinkEnv;
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
 
 /// Bytes of a ticket: the shortest block.
