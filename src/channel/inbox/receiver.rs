@@ -248,7 +248,7 @@ impl Receiver {
                     each(MessageKind::Message, bytes);
                     true
                 };
-                count += self.inbox.drain_run(max - count, plain);
+                count += self.inbox.drain_run((max - count, true), plain);
                 if count == max {
                     break;
                 }

@@ -24,10 +24,11 @@ const SHOWN: u64 = 16;
 impl Inbox {
     /// Calls `each` with the plain messages that come next in the ring, up to `max` of them, and releases each one after its call.
     /// Returns their count. It stops at the first record of another kind, and after a message for which `each` returns false.
+    /// `gives_way`: it lets the sender get ahead, as [`Consumer::give_way`](crate::ring::Consumer::give_way) says.
     #[inline(always)]
     pub(super) fn drain_run(
         &mut self,
-        max: usize,
+        (max, gives_way): (usize, bool),
         mut each: impl FnMut(Bytes<'_>) -> bool,
     ) -> usize {
         if !self.generation.is_current() || self.lent.is_some() {
@@ -37,7 +38,9 @@ impl Inbox {
             Run { inbox: self, shown: None, last: Header::EMPTY, count: 0, uncounted: 0, bytes: 0 };
         while run.count < max && run.inbox.flow == Flow::Open {
             let Inbox { consumer, ring, plain_max, .. } = &mut *run.inbox;
-            consumer.give_way();
+            if gives_way {
+                consumer.give_way();
+            }
             let Some(Record { header, offset }) = consumer.plain(consumer.word(), *plain_max)
             else {
                 consumer.caught_up();
