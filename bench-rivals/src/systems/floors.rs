@@ -88,6 +88,13 @@ pub const FUTEX: Floor = Floor {
     variants: one,
 };
 
+pub const FUTEX_LIMITED: Floor = Floor {
+    name: "futex 10 ms",
+    says: "as futex, but a sleep ends after 10 ms at the latest",
+    open: futex::Futex::limited,
+    ..FUTEX
+};
+
 pub const UDS: Floor = Floor {
     name: "uds",
     says: "a seqpacket socket, one descriptor passed each way",

@@ -119,6 +119,7 @@ pub static ALL: &[&dyn System] = &[
     &floors::MEMCPY,
     &floors::RING,
     &floors::FUTEX,
+    &floors::FUTEX_LIMITED,
     &floors::UDS,
 ];
 

@@ -1,4 +1,4 @@
-//! Messages each way between two threads that sleep in `FUTEX_WAIT`. Neither spins on the word.
+//! Messages each way between two threads that sleep in `FUTEX_WAIT`, with or without a limit. Neither spins on the word.
 //!
 //! To force the sleep, each side idles `GAP` between receiving and sending. By then the other side sleeps. Without the gap
 //! the answer is often there before the wait begins, and the figure has two modes. Floor and subject idle alike, and the
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::thread::futex;
+use rustix::thread::futex::{self, Timespec};
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup, Turn, Turns};
@@ -17,6 +17,9 @@ use crate::payload;
 
 /// The time that a side idles before it sends.
 pub const GAP: Duration = Duration::from_micros(50);
+
+/// The limit of a sleep that has one. The answer comes before.
+const LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Idles for `GAP` without a system call, while the peer falls asleep.
 pub fn idle() {
@@ -31,6 +34,8 @@ pub struct Futex {
     bytes: usize,
     /// Whether each side idles before it sends, so that the other sleeps.
     idles: bool,
+    /// How long a sleep may take.
+    limit: Option<Timespec>,
     sent: u64,
     received: u64,
     salts: (u64, u64),
@@ -42,24 +47,30 @@ const PAYLOAD: usize = 8;
 impl Futex {
     /// Opens a side that idles before it sends.
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        Self::with(setup, true)
+        Self::with(setup, true, None)
+    }
+
+    /// Opens a side that idles before it sends, and sleeps for 10 ms at a time.
+    pub fn limited(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::with(setup, true, Some(LIMIT))
     }
 
     /// Opens a side that answers at once.
     pub fn prompt(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        Self::with(setup, false)
+        Self::with(setup, false, None)
     }
 
-    fn with(setup: &Setup, idles: bool) -> Outcome<Box<dyn Exchange>> {
+    fn with(setup: &Setup, idles: bool, limit: Option<Timespec>) -> Outcome<Box<dyn Exchange>> {
         let (mine, theirs) = setup.segments(PAGE, false)?;
         let (salts, bytes) = (setup.role.salts(), setup.bytes);
-        Ok(Box::new(Turns(Futex { mine, theirs, bytes, idles, sent: 0, received: 0, salts })))
+        let futex = Futex { mine, theirs, bytes, idles, limit, sent: 0, received: 0, salts };
+        Ok(Box::new(Turns(futex)))
     }
 
     fn wait(&self) -> Outcome<()> {
         let flags = futex::Flags::empty();
-        match futex::wait(self.theirs.futex(0), flags, self.received as u32, None) {
-            Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+        match futex::wait(self.theirs.futex(0), flags, self.received as u32, self.limit.as_ref()) {
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
