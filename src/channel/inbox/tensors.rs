@@ -28,6 +28,9 @@ pub(crate) struct Single {
     pub(crate) len: usize,
 }
 
+/// Bytes of its payload in the line of its header.
+const IN_LINE: usize = 56;
+
 impl Single {
     /// Bytes of the loan.
     #[inline(always)]
@@ -55,10 +58,12 @@ impl Receiver {
                 None => return Ok(None),
             },
         };
-        // The line of the header, which is mapped whatever the record's length.
-        let words = self.inbox.single_line().words::<{ 4 + SINGLE }>();
-        let Some([a, b, c, d, description @ ..]) = words else { return Ok(None) };
-        let (loan, len) = (LoanDescriptor::of_words([a, b, c, d]), header.len() as usize);
+        let (payload, len) = (self.inbox.single_payload(), header.len() as usize);
+        let Some([a, b, c, d, e, f, g]) = payload.words() else { return Ok(None) };
+        // Few records have the last word. It lies in the line that the sender writes next, and takes it from there.
+        let last = if len > IN_LINE { payload.slice(IN_LINE, 8).words() } else { Some([0]) };
+        let Some([h]) = last else { return Ok(None) };
+        let (loan, description) = (LoanDescriptor::of_words([a, b, c, d]), [e, f, g, h]);
         Ok(Some(Single { header, loan, description, len: len - pooled::LEN }))
     }
 
@@ -191,9 +196,9 @@ impl Inbox {
         self.hold(RecordHead { header, offset, len: header.len() as usize });
     }
 
-    /// The bytes of a single tensor's payload, up to the end of the line behind its header at least.
+    /// The bytes of the longest payload of a single tensor, which are mapped whatever the record's length.
     #[inline(always)]
-    fn single_line(&self) -> Bytes<'_> {
+    fn single_payload(&self) -> Bytes<'_> {
         let offset = self.consumer.next_header() + size_of::<u64>();
         self.ring.bytes(offset, pooled::LEN + 8 * SINGLE)
     }

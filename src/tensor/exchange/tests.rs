@@ -50,3 +50,21 @@ fn a_tensor_for_a_closed_account_is_marked_before_its_block_is_used_again() {
         assert_eq!(*error.kind(), ErrorKind::LoanRevoked);
     }
 }
+
+#[test]
+fn a_tensor_of_up_to_seven_dimensions_is_taken_apart_as_it_lies_in_the_ring() {
+    let (context, mut near, mut far) = pair();
+    // The first one brings its segment.
+    near.send_tensor(context.alloc::<u8>([1]).unwrap()).unwrap();
+    drop(far.recv_tensor().unwrap());
+    for rank in 0..=7 {
+        let shape = Shape::new(&[2; 7][..rank]).unwrap();
+        near.send_tensor(context.alloc::<u8>(shape).unwrap()).unwrap();
+        let receiver = far.receiver();
+        let single = receiver.single(RecvPatience::Forever).unwrap().expect("a single tensor");
+        let loan = single.loan_len();
+        let read = SingleTensor::decode(single.description, single.len, loan).expect("it is whole");
+        assert_eq!((read.dtype, read.shape), (DType::Uint8, shape));
+        drop(receiver.take_single(single).expect("its segment is known"));
+    }
+}
