@@ -1,7 +1,7 @@
 //! The environment of a context's links: options of halves, the pool, the peers' mapped segments, and the watcher.
 //!
 //! 1. The first link starts the watcher.
-//! 2. Links share the environment and keep it alive after their context.
+//! 2. Links share the environment and keep it alive after their context, and so do loans of GPU memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -57,6 +57,15 @@ impl LinkEnv {
     /// Returns the segments of peers that are mapped.
     pub(crate) fn mapped(&self) -> &Arc<MappedSegments> {
         &self.mapped
+    }
+
+    /// Drops one use of the environment, of a caller that may hold locks: it waits for no thread.
+    pub(crate) fn let_go(env: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(env)
+            && let Some(watcher) = last.watcher.into_inner().unwrap_or_else(PoisonError::into_inner)
+        {
+            watcher.detach();
+        }
     }
 
     /// Watches a link. The first one starts the watcher.

@@ -122,20 +122,32 @@ impl Watcher {
         }
         self.shared.forget(gone);
     }
+
+    /// Stops the thread, and does not wait for its end. The caller may hold locks.
+    pub(crate) fn detach(mut self) {
+        drop(self.stop());
+    }
+
+    /// Tells the thread to end. `None`: this process has no such thread.
+    fn stop(&mut self) -> Option<JoinHandle<()>> {
+        // A forked child has no such thread, and shares the descriptors with its parent.
+        let thread = self.thread.take()?;
+        if !self.generation.is_current() {
+            // In the child, the handle may name another thread with the same stack.
+            std::mem::forget(thread);
+            return None;
+        }
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.wake();
+        Some(thread)
+    }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // A forked child has no such thread, and shares the descriptors with its parent.
-        let Some(thread) = self.thread.take() else { return };
-        if !self.generation.is_current() {
-            // In the child, the handle may name another thread with the same stack.
-            std::mem::forget(thread);
-            return;
-        }
-        self.shared.stopped.store(true, Ordering::Release);
-        self.shared.wake();
-        if thread.thread().id() != std::thread::current().id() {
+        if let Some(thread) = self.stop()
+            && thread.thread().id() != std::thread::current().id()
+        {
             let _ = thread.join();
         }
     }

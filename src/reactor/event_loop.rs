@@ -26,7 +26,7 @@ use crate::transport::Context;
 use crate::wake::{Polling, before_last_look};
 
 /// The most messages and triggers of one link in one turn. Source: `ping_pong --modes noisy`, where 8 take another link's
-/// round trip no longer than 4 do, and 16 a seventh longer. A turn costs what two or three messages do.
+/// round trip no longer than 4 do, and 16 a seventh longer.
 pub(crate) const SHARE: usize = 8;
 
 /// The most waiting writes of one link that the loop sends in one turn.

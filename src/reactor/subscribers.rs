@@ -33,7 +33,7 @@ use crate::reactor::command::{Command, SampleFn};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::ready_set::IN_VAIN;
 
-/// The most messages of one subscriber in one turn, as of a link.
+/// The most messages of one subscriber in one turn.
 const SHARE: usize = 4;
 
 /// The pause before the next look for publishers, and before a subscriber that holds too much looks for its next message.

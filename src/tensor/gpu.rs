@@ -387,7 +387,7 @@ impl<'a> GpuBorrower<'a> {
         let block = env.pool().alloc(TICKET)?.map_err(Error::from)?;
         // The block is new, so nobody has it on loan.
         let block = block.share().ok_or(TensorFault::Unstable)?;
-        let (block, life) = (Mutex::new(block), peer.life());
+        let (block, env, life) = (Mutex::new(block), Some(env), peer.life());
         Ok(Ticket { core: Arc::new(TicketCore { block, env, account, life }) })
     }
 }
@@ -426,10 +426,18 @@ struct TicketCore {
     /// The one handle of its owner.
     block: Mutex<SharedBlock>,
     /// Its pool has the block, and its watcher closes the account when the borrower ends, also after the context's drop.
-    env: Arc<LinkEnv>,
+    /// `None` during the drop.
+    env: Option<Arc<LinkEnv>>,
     account: BorrowerId,
     /// The borrower's process. `None` where the kernel gives no pidfd for it.
     life: Option<Arc<OwnedFd>>,
+}
+
+impl Drop for TicketCore {
+    fn drop(&mut self) {
+        // The pool of GPU memory drops tickets under its lock.
+        self.env.take().into_iter().for_each(LinkEnv::let_go);
+    }
 }
 
 impl Ticket {
@@ -452,11 +460,10 @@ impl Ticket {
     /// [`fate`](Self::fate) afterwards.
     pub fn settle<'a>(settled: &mut Settled, tickets: impl Iterator<Item = &'a Self>) {
         for ticket in tickets {
-            let is_known = |(account, pool): &(BorrowerId, Pool)| {
-                *account == ticket.core.account && pool.is(ticket.core.env.pool())
-            };
+            let TicketCore { account, env: Some(env), .. } = &*ticket.core else { continue };
+            let is_known =
+                |(known, pool): &(BorrowerId, Pool)| known == account && pool.is(env.pool());
             if !settled.looked.iter().any(is_known) {
-                let TicketCore { account, env, .. } = &*ticket.core;
                 env.pool().look_at(*account);
                 settled.looked.push((*account, env.pool().clone()));
             }

@@ -228,10 +228,10 @@ fn a_record_that_names_memory_of_a_peer_that_rests_waits_for_it() {
     }
     peer.wake_loop();
     // Almost 4 GiB: more than the link has saved up. Even where the machine leaves this thread so little of its CPU that
-    // the link never rests, a turn serves four messages.
+    // the link never rests, a turn serves eight messages.
     let trips = scene.trips_until(|| came.load(Ordering::Relaxed) == 40);
     println!("{trips} round trips beside 40 messages");
-    assert!(trips >= 10, "{trips} round trips");
+    assert!(trips >= 5, "{trips} round trips");
     assert!(link.is_open());
 }
 

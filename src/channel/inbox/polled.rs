@@ -48,7 +48,7 @@ impl Receiver {
     /// message after its call, and returns their count. Nothing was set aside before them.
     #[inline(always)]
     pub(crate) fn take_run(&mut self, max: usize, each: impl FnMut(Bytes<'_>) -> bool) -> usize {
-        // The loop gives way by its other work. Messages of 64 B take 19 ns, and 24 if it looks ahead.
+        // The loop gives way by its other work. Messages of 64 B take 19 ns, and 25 if it looks ahead.
         let count = self.inbox.drain_run((max, false), each);
         let Inbox { data, link, consumer, .. } = &mut self.inbox;
         data.progress(link, consumer.position());

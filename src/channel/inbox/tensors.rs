@@ -28,7 +28,7 @@ pub(crate) struct Single {
     pub(crate) len: usize,
 }
 
-/// Bytes of its payload in the line of its header.
+/// Bytes of its payload in the line of its header, if the header starts a line.
 const IN_LINE: usize = 56;
 
 impl Single {
@@ -60,7 +60,7 @@ impl Receiver {
         };
         let (payload, len) = (self.inbox.single_payload(), header.len() as usize);
         let Some([a, b, c, d, e, f, g]) = payload.words() else { return Ok(None) };
-        // Few records have the last word. It lies in the line that the sender writes next, and takes it from there.
+        // Few records have the last word. A load of it takes the line that the sender writes next.
         let last = if len > IN_LINE { payload.slice(IN_LINE, 8).words() } else { Some([0]) };
         let Some([h]) = last else { return Ok(None) };
         let (loan, description) = (LoanDescriptor::of_words([a, b, c, d]), [e, f, g, h]);
