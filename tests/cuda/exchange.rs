@@ -314,6 +314,7 @@ fn the_death_of_a_borrower_whose_owner_has_left_the_link_frees_its_loans() {
                 }
                 hear(&mut link);
                 drop(link);
+                assert!(device.trim().unwrap() > 0, "the borrower lives, and has it");
                 say("gone");
                 is_closed(&device);
             },
